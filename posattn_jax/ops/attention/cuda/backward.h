@@ -97,6 +97,20 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
   }
 }
 
+// Adds a number times the tangents of an offset.
+DEVICE void add_tangents(const Params& p, float (&sums)[kMostTangents], float x, const float* tangents) {
+#pragma unroll
+  for (int k = 0; k < TANGENTS; k += 2) {
+    if (TANGENTS % 2 == 0) {  // then pairs are aligned
+      const float2 pair = *reinterpret_cast<const float2*>(tangents + k);
+      sums[k] += x * pair.x, sums[k + 1] += x * pair.y;
+    } else {
+      sums[k] += x * tangents[k];
+      if (k + 1 < TANGENTS) sums[k + 1] += x * tangents[k + 1];
+    }
+  }
+}
+
 KERNEL(backward, 2) {
   const Home home(p, false);
   if (home.is_idle(p)) return;
@@ -105,7 +119,8 @@ KERNEL(backward, 2) {
   const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;
   copy_queries(p, home, memory);
   const Features of_outputs = {home.features(p, p.cotangent), nullptr, p.heads};
-  if (kInRegisters || kIsKept) copy_features(p, memory.cotangent, of_outputs, home.tile);
+  if (kInRegisters || kIsKept)
+    copy_features<1>(p, of_outputs.from, p.heads, home.tile, {memory.cotangent}, {nullptr});
   sync_block();
   Rows queries, positional, cotangents;
   queries.load(memory.content, queries_of(p, home, p.content_bias), own.position);
@@ -140,19 +155,39 @@ KERNEL(backward, 2) {
   // when a turn ends, the sum so far is added to its bias and taken from the one whose turn begins.
   const auto add_sums = [&](float* ends, float* begins) {
     if (ends == nullptr && begins == nullptr) return;
+    float sums[WIDTH / 8][4];  // over the warp's 16 rows; the first two of each four
 #pragma unroll
-    for (int i = 0; i < WIDTH / 8; i++) {
-      float sums[1][4];  // over the warp's 16 rows
+    for (int i = 0; i < WIDTH / 8; i++)
 #pragma unroll
-      for (int k = 0; k < 2; k++) {
-        float s = d_queries[i][k] + d_queries[i][2 + k];
-        s += shuffle_xor(s, 4), s += shuffle_xor(s, 8), s += shuffle_xor(s, 16);
-        sums[0][k] = s;
+      for (int k = 0; k < 2; k++) sums[i][k] = d_queries[i][k] + d_queries[i][2 + k];
+    // In each step a lane and its partner share what they have: each goes on with one half of it.
+    int first = 0;
+    bool is_own = true;
+#pragma unroll
+    for (int step = 1; step <= 3; step++) {
+      const int mask = 32 >> step, rest = WIDTH / 8 >> step;
+      const bool upper = lane() & mask;
+      if (rest == 0) {
+#pragma unroll
+        for (int k = 0; k < 2; k++) sums[0][k] += shuffle_xor(sums[0][k], mask);
+        is_own = is_own && !upper;
       }
-      if (lane() >= 4) continue;
-      if (ends != nullptr) add_row(p, ends, sums, 0, after, 8 * i);
-      if (begins != nullptr) add_row(p, begins, sums, 0, -after, 8 * i);
+#pragma unroll
+      for (int i = 0; i < rest; i++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          const float low = sums[i][k], high = sums[rest + i][k];
+          sums[i][k] = (upper ? high : low) + shuffle_xor(upper ? low : high, mask);
+        }
+      first += upper ? rest : 0;
     }
+    constexpr int count = larger(WIDTH / 64, 1);
+    float own_sums[count][4];
+#pragma unroll
+    for (int i = 0; i < count; i++) own_sums[i][0] = sums[i][0], own_sums[i][1] = sums[i][1];
+    if (!is_own) return;
+    if (ends != nullptr) add_row(p, ends, own_sums, 0, after, 8 * first);
+    if (begins != nullptr) add_row(p, begins, own_sums, 0, -after, 8 * first);
   };
   Pairs pairs;
   for (Slabs slabs(p, home); !slabs.is_done();) {
@@ -161,7 +196,7 @@ KERNEL(backward, 2) {
     walk.begin(), ahead.begin();
     sync_block();
     note_offsets(p, home, slab, memory, true);
-    if (HAS_FACTOR) note_factors(p, home, slab, memory);
+    note_tables(p, home, slab, memory, HAS_FACTOR, HAS_ADDEND, true);
     if (HAS_ENCODING) clear_ends(p, slab, memory);
     sync_block();
     const int chunks = HAS_ENCODING ? slab.chunks : 0, parts = slab.keys.count() * kParts;
@@ -189,7 +224,7 @@ KERNEL(backward, 2) {
       uint8_t* stage = stage_of(memory.stages, step);
       if (step < chunks) {
         positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
-        fill_table<true>(p, slab, memory, own, positional, step, stage);
+        fill_table<true>(p, home, slab, memory, own, positional, step, stage);
         continue;
       }
       if (step >= chunks + parts) {
@@ -249,25 +284,19 @@ KERNEL(backward, 2) {
         for (int t = 0; t < 2; t++)
 #pragma unroll
           for (int r = 0; r < 2; r++) {
+            // Without branches, for which there would be nothing to overlap with. What is out of reach adds 0.
             const uint32_t pair = bits[r] >> (8 * t) & 3;
-            if (keeps_table && pair) {
+            float &x = d_logits[t][2 * r], &y = d_logits[t][2 * r + 1];
+            if (keeps_table) {
               Score* to = memory.table + pairs.row[r] + n[t];
-              const float x = d_logits[t][2 * r], y = d_logits[t][2 * r + 1];
-              if (pair == 3)
-                *reinterpret_cast<ScorePair*>(to) = pair_of(x, y);
-              else
-                write(to + (pair >> 1), pair == 1 ? x : y);
+              if (pair == 3) *reinterpret_cast<ScorePair*>(to) = pair_of(x, y);
+              if (pair == 1 || pair == 2) write(to + (pair >> 1), pair == 1 ? x : y);
             }
-            if (!HAS_FACTOR || !pair) continue;
-            float(&x)[4] = d_logits[t];
-            const float(&sums)[4] = logits.sums[t];
-#pragma unroll
-            for (int k = 0; k < TANGENTS; k++) {
-              const float* tangent = memory.tangents + k * memory.noted_size(p) + pairs.number[r] + n[t];
-              d_tangents[k] += x[2 * r] * sums[2 * r] * tangent[0] + x[2 * r + 1] * sums[2 * r + 1] * tangent[1];
-            }
-#pragma unroll
-            for (int i = 2 * r; i < 2 * r + 2; i++) x[i] *= logits.factors[t][i];
+            if (!HAS_FACTOR) continue;
+            const float* tangent = memory.tangents + (pair ? pairs.number[r] + n[t] : 0) * TANGENTS;
+            add_tangents(p, d_tangents, x * logits.sums[t][2 * r], tangent);
+            add_tangents(p, d_tangents, y * logits.sums[t][2 * r + 1], tangent + TANGENTS);
+            x *= logits.factors[t][2 * r], y *= logits.factors[t][2 * r + 1];
           }
         if (HAS_KEY) {
           Block d_scores;

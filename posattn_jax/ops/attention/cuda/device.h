@@ -56,18 +56,17 @@ DEVICE void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of 16-bit elements. `row`: where a row of 16 bytes lies, of lane i row i % 8 of matrix i / 8.
+// Four 8 x 8 matrices of 16-bit elements. `row`: where a row of 16 bytes lies, of lane i row i % 8 of matrix i / 8. A
+// barrier lies between a write to them and this, so that the compiler need not be told that memory is read.
 DEVICE void load_matrix(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
+               : "r"(shared_address(row)));
 }
 DEVICE void load_matrix_transposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
+               : "r"(shared_address(row)));
 }
 DEVICE uint32_t transpose(uint32_t x) {
   uint32_t y;

@@ -100,8 +100,14 @@ DEVICE Features queries_of(const Params& p, const Home& home, const In* bias) {
 // Puts the tile's queries, plus each bias, where they are kept.
 DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory) {
   if (!kInRegisters && !kIsKept) return;
-  if (HAS_KEY) copy_features(p, memory.content, queries_of(p, home, p.content_bias), home.tile);
-  if (HAS_ENCODING) copy_features(p, memory.position, queries_of(p, home, p.position_bias), home.tile);
+  const Features content = queries_of(p, home, p.content_bias), position = queries_of(p, home, p.position_bias);
+  if (HAS_KEY && HAS_ENCODING)
+    copy_features<2>(p, content.from, p.heads, home.tile, {memory.content, memory.position},
+                     {content.bias, position.bias});
+  else if (HAS_KEY)
+    copy_features<1>(p, content.from, p.heads, home.tile, {memory.content}, {content.bias});
+  else if (HAS_ENCODING)
+    copy_features<1>(p, content.from, p.heads, home.tile, {memory.position}, {position.bias});
 }
 
 KERNEL(forward, kSharing) {
@@ -126,6 +132,7 @@ KERNEL(forward, kSharing) {
     walk.begin(), ahead.begin();
     sync_block();  // the stages and the notes are free
     note_offsets(p, home, slab, memory, false);
+    if (HAS_ADDEND) note_tables(p, home, slab, memory, false, true, false);
     sync_block();
     const int chunks = HAS_ENCODING ? slab.chunks : 0, steps = chunks + slab.keys.count() * kParts;
     const auto copy = [&](int step) {
@@ -144,11 +151,11 @@ KERNEL(forward, kSharing) {
       if (step < 0) continue;
       uint8_t* keys = stage_of(memory.stages, step);
       if (step < chunks) {
-        fill_table<false>(p, slab, memory, own, positional, step, keys);
+        fill_table<false>(p, home, slab, memory, own, positional, step, keys);
         continue;
       }
       if (HAS_FACTOR && step == chunks) {
-        note_factors(p, home, slab, memory);
+        note_tables(p, home, slab, memory, true, false, false);
         sync_block();
       }
       const int part = (step - chunks) % kParts;

@@ -48,6 +48,20 @@ struct Queries {
   }
 };
 
+// Whether 16 positions of a tile, from `query` on, may meet the warp's keys: their boxes are within the span.
+DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int query) {
+  const Place first = within(p, query), last = within(p, query + 15);
+  const Place first_key = within(p, warp() * kWarpRows), last_key = within(p, warp() * kWarpRows + 15);
+  bool on = true;
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) {
+    const int apart = home.tile.at[axis] - tile.at[axis];
+    on = on && apart + first_key.at[axis] - last.at[axis] <= home.half[axis] &&
+         first.at[axis] - apart - last_key.at[axis] <= home.half[axis];
+  }
+  return on;
+}
+
 KERNEL(backward_keys, kSharing) {
   const Home home(p, true);
   uint8_t* at = shared_memory();
@@ -56,9 +70,15 @@ KERNEL(backward_keys, kSharing) {
   uint8_t* own_values = kIsKept ? at : stages;
   at += kIsKept ? kTileBytes : 0;
   float* removed = reinterpret_cast<float*>(at);
+  at += STAGES * ROWS * 4;
+  uint4* weights_of_stages = reinterpret_cast<uint4*>(at);  // each thread's own
   const Own own(p, home.tile);
+  const auto weights_of = [=](int step, int block, int plane) {
+    return weights_of_stages + (((step & kAhead) * kBlocks + block) * PLANES + plane) * kThreads + thread();
+  };
   const Features of_values = {home.key_features(p, p.value), nullptr, p.key_heads};
-  if (kInRegisters || kIsKept) copy_features(p, own_values, of_values, home.tile);
+  if (kInRegisters || kIsKept)
+    copy_features<1>(p, of_values.from, p.key_heads, home.tile, {own_values}, {nullptr});
   sync_block();
   Rows values;
   values.load(own_values, of_values, own.position);
@@ -66,9 +86,16 @@ KERNEL(backward_keys, kSharing) {
   for (int feature = 0; feature < WIDTH; feature += kShare) {
     sync_block();
     Queries now(p, home), ahead = now;
+    uint32_t copied = 0;  // which weights of the tile of the newest step were written
     const auto copy = [&](int step) {
       if (!ahead.is_done()) {
         const Place tile = start_of(p, ahead.walk);
+        int number = 0;
+#pragma unroll
+        for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + ahead.walk.tile[axis];
+        const int unit = block_y() * p.group + ahead.home.head - ahead.first;
+        const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
+        copied = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
         const int part = step % kParts;
         uint8_t* stage = stage_of(stages, step);
         const auto index = [&](int row) { return position(p, tile, part * ROWS + row); };
@@ -79,6 +106,15 @@ KERNEL(backward_keys, kSharing) {
           const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
           removed[(step & kAhead) * ROWS + thread()] = found < 0 ? 0.f : p.removed[rows + found];
         }
+#pragma unroll
+        for (int i = 0; i < kBlocks; i++) {
+          const int block = part * kBlocks + i;
+          if (!may_meet(p, ahead.home, tile, block * 16)) continue;
+#pragma unroll
+          for (int k = 0; k < PLANES; k++)
+            copy_async(weights_of(step, i, k), p.weights + (((kept * 4 + block) * 4 + warp()) * PLANES + k) * 32 + lane(),
+                       true);
+        }
         if (part == kParts - 1) ahead.walk.advance();
         if (ahead.ends_a_head()) ahead.next_head(p);
       }
@@ -88,13 +124,12 @@ KERNEL(backward_keys, kSharing) {
     clear(d_keys), clear(d_values);
     float sums[2] = {};  // of dS over queries, for the bias of the queries
     for (int step = -kAhead; !now.is_done(); step++) {
+      uint32_t active = copied;
       begin_step(p, stages, step, HAS_KEY, copy);
       if (step < 0) continue;
+      if (!kAhead) active = copied;
       const Place tile = start_of(p, now.walk);
       const float* factor = HAS_FACTOR ? p.factor + now.home.table_at(p) : nullptr;
-      int number = 0;
-#pragma unroll
-      for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + now.walk.tile[axis];
       int offset[2];  // the index of the offset from the tile's first query to each of the thread's keys
 #pragma unroll
       for (int r = 0; r < 2; r++) {
@@ -103,9 +138,6 @@ KERNEL(backward_keys, kSharing) {
         for (int axis = kFirstAxis; axis < 3; axis++)
           offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
       }
-      const int unit = block_y() * p.group + now.home.head - now.first;
-      const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
-      const uint32_t active = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
       uint8_t *queries = stage_of(stages, step), *cotangents = queries + kPartBytes;
       const int part = step % kParts;
 #pragma unroll 1
@@ -116,7 +148,7 @@ KERNEL(backward_keys, kSharing) {
         float d_scores[2][4] = {};
 #pragma unroll
         for (int k = 0; k < PLANES; k++) {
-          const uint4 w = p.weights[(((kept * 4 + block) * 4 + warp()) * PLANES + k) * 32 + lane()];
+          const uint4 w = *weights_of(step, row / 16, k);
           weights.planes[k][0] = transpose(w.x), weights.planes[k][1] = transpose(w.z);
           weights.planes[k][2] = transpose(w.y), weights.planes[k][3] = transpose(w.w);
         }

@@ -240,7 +240,8 @@ def _shared(
     if has["HAS_ENCODING"]:
         backward += 2**TILE_BITS * row if planes * width <= 64 else kept
     backward += table if has["HAS_ENCODING"] or has["HAS_ADDEND"] else 0
-    return forward, backward, stages + kept + staging.stages * staging.rows * 4
+    weights = staging.stages * staging.rows * 2**TILE_BITS * 2 * planes
+    return forward, backward, stages + kept + staging.stages * staging.rows * 4 + weights
 
 
 def forward(

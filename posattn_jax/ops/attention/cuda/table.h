@@ -46,7 +46,7 @@ struct Memory {
     };
     position = kept(0, HAS_ENCODING && (kIsKept || (backward && kInRegisters)));
     content = kept(1, kIsKept);
-    cotangent = kept(2, backward && kIsKept);
+    cotangent = kept(0, backward && kIsKept);
     labels = reinterpret_cast<int32_t*>(at), at += HAS_KEY_MASK || HAS_SEGMENTS ? 4 * kTile * 4 : 0;
     const auto noted = [&](int arrays) {
       uint8_t* found = at + 4;  // one entry more at both ends is read, and ignored, as a neighbour
@@ -57,8 +57,9 @@ struct Memory {
     // The forward pass needs no index when it needs factors: so a third block of threads has room.
     factor = reinterpret_cast<float*>(HAS_FACTOR && backward ? noted(1) : reinterpret_cast<uint8_t*>(index));
     addend = reinterpret_cast<float*>(noted(HAS_ADDEND));
-    tangents = reinterpret_cast<float*>(noted(backward ? TANGENTS : 0));
     places = reinterpret_cast<uint32_t*>(noted(backward));
+    tangents = reinterpret_cast<float*>(at) + TANGENTS;  // those of an offset lie together
+    at += (backward ? TANGENTS : 0) * noted_size(p) * 4;
     table = reinterpret_cast<Score*>(at);
   }
   static DEVICE int noted_size(const Params& p) { return p.capacity + 2; }
@@ -142,13 +143,14 @@ struct Slabs {
 // The number of offsets of a slab in whole blocks of 16.
 DEVICE int padded(const Slab& slab) { return (slab.size + 15) / 16 * 16; }
 
-DEVICE void note(const Slab& slab, float* to, int n, float x) {
-  to[n] = x;
-  if (n == 0) to[-1] = 0.f;
-  if (n == padded(slab) - 1) to[n + 1] = 0.f;
+// Notes a number of each offset, in whole blocks of 16, and 0 beside the first and the last. They are `apart`.
+DEVICE void note(const Slab& slab, float* to, int n, float x, int apart = 1) {
+  to[n * apart] = x;
+  if (n == 0) to[-apart] = 0.f;
+  if (n == padded(slab) - 1) to[(n + 1) * apart] = 0.f;
 }
 
-// Notes what belongs to each offset of a slab but its factor, in whole blocks of 16. `index` is -1 for offsets that no pair has.
+// Notes the index of each offset of a slab among all, -1 for offsets that no pair has, and its place in the slab.
 DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, const Memory& memory, bool backward) {
 #pragma unroll 1
   for (int n = thread(); n < padded(slab); n += kThreads) {
@@ -167,22 +169,38 @@ DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, co
     }
     if (CAUSAL == 1) on = on && (before || level);
     memory.index[n] = on ? int(index) : -1;
-    if (HAS_ADDEND) note(slab, memory.addend, n, on ? p.addend[home.table_at(p) + index] * kLog2E : 0.f);
-    if (!backward) continue;
-    memory.places[n] = on ? step[0] | step[1] << 10 | step[2] << 20 : ~0u;
-#pragma unroll
-    for (int k = 0; k < TANGENTS; k++)
-      note(slab, memory.tangents + k * memory.noted_size(p), n,
-           on ? p.tangents[(home.table_at(p) + index) * TANGENTS + k] : 0.f);
+    if (backward) memory.places[n] = on ? step[0] | step[1] << 10 | step[2] << 20 : ~0u;
   }
 }
 
-// Notes the factors, each in place of its index if the memory is the same.
-DEVICE void note_factors(const Params& p, const Home& home, const Slab& slab, const Memory& memory) {
+// Notes numbers of the offsets whose indices the thread has noted. A factor may take the place of its index.
+DEVICE void note_tables(const Params& p, const Home& home, const Slab& slab, const Memory& memory, bool factors,
+                        bool addends, bool tangents) {
+  constexpr int at_once = 4;
+  const int64_t table = home.table_at(p);
 #pragma unroll 1
-  for (int n = thread(); n < padded(slab); n += kThreads) {
-    const int index = memory.index[n];
-    note(slab, memory.factor, n, index < 0 ? 0.f : p.factor[home.table_at(p) + index] * kLog2E);
+  for (int first = thread(); first < padded(slab); first += at_once * kThreads) {
+    float factor[at_once], addend[at_once], tangent[at_once][kMostTangents];  // all are read before one is written
+#pragma unroll
+    for (int j = 0; j < at_once; j++) {
+      const int n = first + j * kThreads, index = n < padded(slab) ? memory.index[n] : -1;
+      const int64_t at = table + index;
+      factor[j] = factors && index >= 0 ? p.factor[at] * kLog2E : 0.f;
+      addend[j] = addends && index >= 0 ? p.addend[at] * kLog2E : 0.f;
+#pragma unroll
+      for (int k = 0; k < TANGENTS; k++)
+        tangent[j][k] = tangents && index >= 0 ? p.tangents[at * TANGENTS + k] : 0.f;
+    }
+#pragma unroll
+    for (int j = 0; j < at_once; j++) {
+      const int n = first + j * kThreads;
+      if (n >= padded(slab)) continue;
+      if (factors) note(slab, memory.factor, n, factor[j]);
+      if (addends) note(slab, memory.addend, n, addend[j]);
+#pragma unroll
+      for (int k = 0; k < TANGENTS; k++)
+        if (tangents) note(slab, memory.tangents + k, n, tangent[j][k], TANGENTS);
+    }
   }
 }
 
@@ -231,15 +249,18 @@ DEVICE void clear_ends(const Params& p, const Slab& slab, const Memory& memory) 
 // Computes the scores of a chunk of offsets for the warp's queries, and stores them. With `only_pairs` those of offsets that
 // lead a query to no key of the slab are 0.
 template <bool only_pairs>
-DEVICE void fill_table(const Params& p, const Slab& slab, const Memory& memory, const Own& own, const Rows& queries,
-                       int chunk, uint8_t* stage) {
+DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, const Memory& memory, const Own& own,
+                       const Rows& queries, int chunk, uint8_t* stage) {
   int from[2][3], wide[3];  // key - the slab's first key = offset - slab.low + from
+  bool is_inside = true;    // every offset leads each query of the tile to a key of the slab
 #pragma unroll
   for (int axis = kFirstAxis; axis < 3; axis++) {
     const int start = slab.keys.first[axis] << bits_of(p, axis);
     wide[axis] = smaller((slab.keys.last[axis] + 1) << bits_of(p, axis), p.size[axis]) - start;
 #pragma unroll
     for (int r = 0; r < 2; r++) from[r][axis] = own.at[r].at[axis] + slab.low[axis] - start;
+    const int before = home.tile.at[axis] - start, after = before + tile_size(p, axis) - 1;
+    is_inside = is_inside && before >= home.half[axis] && after + home.half[axis] < wide[axis];
   }
 #pragma unroll 1
   for (int j = 0; j < 2 * kBlocks; j++) {
@@ -257,21 +278,30 @@ DEVICE void fill_table(const Params& p, const Slab& slab, const Memory& memory, 
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const int n = start + 8 * t + 2 * (lane() & 3) + i;
-        const uint32_t place = only_pairs ? memory.places[n] : 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          float& x = scores[t][2 * r + i];
+          if (!HAS_FACTOR) x *= p.scale * kLog2E;
+          if (!HAS_FACTOR && HAS_ADDEND) x += memory.addend[n];
+        }
+        if (!only_pairs || is_inside) continue;
+        const uint32_t place = memory.places[n];
         const int step[3] = {int(place & 1023), int(place >> 10 & 1023), int(place >> 20)};
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          float x = scores[t][2 * r + i];
-          if (!HAS_FACTOR) x *= p.scale * kLog2E;
-          if (!HAS_FACTOR && HAS_ADDEND) x += memory.addend[n];
-          if (only_pairs) {
-            bool on = own.position[r] >= 0;
+          bool on = own.position[r] >= 0;
 #pragma unroll
-            for (int axis = kFirstAxis; axis < 3; axis++) on = on && uint32_t(step[axis] + from[r][axis]) < uint32_t(wide[axis]);
-            x = on ? x : 0.f;
-          }
-          write(memory.table + own.row[r] * p.pitch + n + own.x[r], x);
+          for (int axis = kFirstAxis; axis < 3; axis++)
+            on = on && uint32_t(step[axis] + from[r][axis]) < uint32_t(wide[axis]);
+          if (!on) scores[t][2 * r + i] = 0.f;
         }
+      }
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int r = i / 2, n = start + 8 * t + 2 * (lane() & 3) + (i & 1);
+        write(memory.table + own.row[r] * p.pitch + n + own.x[r], scores[t][i]);
       }
   }
 }

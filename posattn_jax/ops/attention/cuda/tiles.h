@@ -44,8 +44,8 @@ constexpr int kUnrolled = kInRegisters ? 4 : 1, kSharing = kInRegisters ? 3 : 2;
 constexpr int kMostTangents = 6;  // of a covariance of three dimensions
 constexpr int kMost = 0x7fffffff;
 
-DEVICE int smaller(int a, int b) { return a < b ? a : b; }
-DEVICE int larger(int a, int b) { return a > b ? a : b; }
+constexpr DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+constexpr DEVICE int larger(int a, int b) { return a > b ? a : b; }
 DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 
 struct Place {
@@ -389,24 +389,34 @@ struct Features {
   }
 };
 
-// Copies the features of a tile to shared memory.
-DEVICE void copy_features(const Params& p, uint8_t* tile, const Features& features, const Place& place) {
-  constexpr int chunks = WIDTH / 8;
-#pragma unroll 1
-  for (int j = thread(); j < kTile * chunks; j += kThreads) {
-    const int row = j / chunks, chunk = j % chunks;
-    const int at = position(p, place, row);
-    float x[8] = {};
-    if (at >= 0) {
-      read_chunk(p, features.at(p, at), chunk, x);
-      if (features.bias != nullptr) {
-        float y[8];
-        read_chunk(p, features.bias, chunk, y);
+// Copies the features of a tile to shared memory: to each of `tiles` plus the bias in its place, which may be null.
+template <int count>
+DEVICE void copy_features(const Params& p, const In* from, int heads, const Place& place,
+                          uint8_t* const (&tiles)[count], const In* const (&biases)[count]) {
+  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks, at_once = smaller(4, kTile / rows);
+  const int chunk = thread() % chunks;
+  float added[count][8] = {};
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] += y[i];
-      }
+  for (int k = 0; k < count; k++)
+    if (biases[k] != nullptr) read_chunk(p, biases[k], chunk, added[k]);
+#pragma unroll 1
+  for (int first = thread() / chunks; first < kTile; first += at_once * rows) {
+    float x[at_once][8] = {};  // all are read before one is written
+    int at[at_once];
+#pragma unroll
+    for (int j = 0; j < at_once; j++) {
+      at[j] = position(p, place, first + j * rows);
+      if (at[j] >= 0) read_chunk(p, from + int64_t(at[j]) * (heads * FEATURES), chunk, x[j]);
     }
-    write_chunk(tile, row, chunk, x);
+#pragma unroll
+    for (int j = 0; j < at_once; j++)
+#pragma unroll
+      for (int k = 0; k < count; k++) {
+        float sum[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[i] = at[j] >= 0 ? x[j][i] + added[k][i] : 0.f;
+        write_chunk(tiles[k], first + j * rows, chunk, sum);
+      }
   }
 }
 
