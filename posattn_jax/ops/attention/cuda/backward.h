@@ -257,9 +257,13 @@ KERNEL(backward, 2) {
         int n[2];
         numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, row, n, bits);
+        logits.compute(p, memory, pairs, queries, keys, row, n, bits, most);
         logits.hide(p, labels, segments, block, shown);
-        float weights[2][4], d_logits[2][4] = {};
+        float weights[2][4], d_logits[2][4];
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) d_logits[t][i] = -removed[i / 2];
 #pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
@@ -270,8 +274,8 @@ KERNEL(backward, 2) {
         for (int t = 0; t < 2; t++)
 #pragma unroll
           for (int i = 0; i < 4; i++) {
-            weights[t][i] = fast_exp2(logits.values[t][i] - most[i / 2]);
-            d_logits[t][i] = weights[t][i] * (d_logits[t][i] - removed[i / 2]);
+            weights[t][i] = fast_exp2(logits.values[t][i]);
+            d_logits[t][i] *= weights[t][i];
           }
         Block kept_weights;
         set(kept_weights, weights);

@@ -6,18 +6,35 @@ namespace posattn {
 // The reference of a query follows its largest logit only when that is larger by this much.
 constexpr float kSlack = 8;
 
-// The logits, in units of ln 2, of 16 queries and 16 keys of a tile; `sums` are the sums of products.
+// The logits, in units of ln 2 and less a query's reference, of 16 queries and 16 keys of a tile; `sums` are the sums of
+// products.
 struct Logits {
   float sums[2][4], values[2][4], factors[2][4];
 
-  // row: of the part of keys. n: the number of the offset from the first key of the tile to each thread's first key. bits: the keys in reach, from
-  // each thread's first one.
+  // row: of the part of keys. n: the number of the offset from the first key of the tile to each thread's first key. bits:
+  // the keys in reach, from each thread's first one.
   DEVICE void compute(const Params& p, const Memory& memory, const Pairs& pairs, const Rows& queries, uint8_t* keys,
-                      int row, const int (&n)[2], const uint32_t (&bits)[2]) {
+                      int row, const int (&n)[2], const uint32_t (&bits)[2], const float (&reference)[2]) {
+    float added[2][4];  // after the factor
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) sums[t][i] = 0.f;
+      for (int r = 0; r < 2; r++) {
+        // Where no key is in reach, the first entry is read, and ignored: that is faster than a branch.
+        const bool on = bits[r] >> (8 * t) & 3;
+        const int at = on ? pairs.number[r] + n[t] : 0;
+        ScorePair found = {};
+        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + (on ? pairs.row[r] + n[t] : 0));
+        const float position[2] = {first(found), second(found)};
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          const int i = 2 * r + k;
+          const bool has_addend = HAS_ADDEND && (HAS_FACTOR || !HAS_ENCODING);
+          sums[t][i] = HAS_FACTOR ? position[k] : 0.f;
+          factors[t][i] = HAS_FACTOR ? memory.factor[at + k] : p.scale * kLog2E;
+          added[t][i] = (has_addend ? memory.addend[at + k] : HAS_FACTOR ? 0.f : position[k]) - reference[r];
+        }
+      }
     if (HAS_KEY)
 #pragma unroll kUnrolledSteps
       for (int step = 0; step < kSteps; step++) {
@@ -28,32 +45,9 @@ struct Logits {
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
-      for (int r = 0; r < 2; r++) {
-        // Where no key is in reach, the first entry is read, and ignored: that is faster than a branch.
-        const bool on = bits[r] >> (8 * t) & 3;
-        const int at = on ? pairs.number[r] + n[t] : 0;
-        ScorePair found = {};
-        float f[2] = {}, a[2] = {};
-        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + (on ? pairs.row[r] + n[t] : 0));
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          if (HAS_FACTOR) f[i] = memory.factor[at + i];
-          if (HAS_ADDEND && (HAS_FACTOR || !HAS_ENCODING)) a[i] = memory.addend[at + i];
-        }
-        const float position[2] = {first(found), second(found)};
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          float& sum = sums[t][2 * r + i];
-          float value;
-          if (HAS_FACTOR) {
-            if (HAS_ENCODING) sum += position[i];
-            value = HAS_ADDEND ? sum * f[i] + a[i] : sum * f[i];
-          } else {
-            value = sum * (p.scale * kLog2E) + (HAS_ENCODING ? position[i] : a[i]);
-          }
-          factors[t][2 * r + i] = f[i];
-          values[t][2 * r + i] = bits[r] >> (8 * t + i) & 1 ? value : kHidden;
-        }
+      for (int i = 0; i < 4; i++) {
+        const float value = sums[t][i] * factors[t][i] + added[t][i];
+        values[t][i] = bits[i / 2] >> (8 * t + (i & 1)) & 1 ? value : kHidden;
       }
   }
 
@@ -124,7 +118,8 @@ KERNEL(forward, kSharing) {
   segments_of(p, home, own, segments);
   Accumulator outputs;
   clear(outputs);
-  float most[2] = {kLowest, kLowest}, total[2] = {};
+  // The reference, and how much larger a logit must be to move it: by anything as long as no key was seen.
+  float most[2] = {}, limit[2] = {kLowest, kLowest}, total[2] = {};
   Pairs pairs;
   for (Slabs slabs(p, home); !slabs.is_done(); slabs.advance()) {
     const Slab slab = slabs.slab(p, home);
@@ -173,20 +168,22 @@ KERNEL(forward, kSharing) {
         int n[2];
         numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, row, n, bits);
+        logits.compute(p, memory, pairs, queries, keys, row, n, bits, most);
         logits.hide(p, labels, segments, block, bits);
         auto& x = logits.values;
         const float found[2] = {larger(larger(x[0][0], x[0][1]), larger(x[1][0], x[1][1])),
                                 larger(larger(x[0][2], x[0][3]), larger(x[1][2], x[1][3]))};
-        if (any(found[0] > most[0] + kSlack || found[1] > most[1] + kSlack)) {
+        if (any(found[0] > limit[0] || found[1] > limit[1])) {
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             // Each query by its own logits: its outputs are the same bits whatever other queries see.
             const float largest = quad_largest(found[r]);
-            if (largest > most[r] + kSlack) {
-              const float decay = fast_exp2(most[r] - largest);
-              most[r] = largest;
+            if (largest > limit[r]) {
+              const float decay = limit[r] == kLowest ? 0.f : fast_exp2(-largest);
+              most[r] += largest, limit[r] = kSlack;
               total[r] *= decay;
+#pragma unroll
+              for (int t = 0; t < 2; t++) x[t][2 * r] -= largest, x[t][2 * r + 1] -= largest;
 #pragma unroll
               for (int i = 0; i < WIDTH / 8; i++) outputs[i][2 * r] *= decay, outputs[i][2 * r + 1] *= decay;
             }
@@ -195,7 +192,7 @@ KERNEL(forward, kSharing) {
 #pragma unroll
         for (int t = 0; t < 2; t++)
 #pragma unroll
-          for (int i = 0; i < 4; i++) x[t][i] = fast_exp2(x[t][i] - most[i / 2]);
+          for (int i = 0; i < 4; i++) x[t][i] = fast_exp2(x[t][i]);
         total[0] += (x[0][0] + x[0][1]) + (x[1][0] + x[1][1]);
         total[1] += (x[0][2] + x[0][3]) + (x[1][2] + x[1][3]);
         Block weights;

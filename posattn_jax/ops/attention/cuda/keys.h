@@ -48,10 +48,11 @@ struct Queries {
   }
 };
 
-// Whether 16 positions of a tile, from `query` on, may meet the warp's keys: their boxes are within the span.
-DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int query) {
+// Whether 16 queries of a tile, from `query` on, may meet 16 keys of the block's tile, from `key` on: whether their boxes are
+// within the span of each other.
+DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int query, int key) {
   const Place first = within(p, query), last = within(p, query + 15);
-  const Place first_key = within(p, warp() * kWarpRows), last_key = within(p, warp() * kWarpRows + 15);
+  const Place first_key = within(p, key), last_key = within(p, key + 15);
   bool on = true;
 #pragma unroll
   for (int axis = kFirstAxis; axis < 3; axis++) {
@@ -73,6 +74,7 @@ KERNEL(backward_keys, kSharing) {
   at += STAGES * ROWS * 4;
   uint4* weights_of_stages = reinterpret_cast<uint4*>(at);  // each thread's own
   const Own own(p, home.tile);
+  const int own_warp = warp();
   const auto weights_of = [=](int step, int block, int plane) {
     return weights_of_stages + (((step & kAhead) * kBlocks + block) * PLANES + plane) * kThreads + thread();
   };
@@ -95,25 +97,25 @@ KERNEL(backward_keys, kSharing) {
         for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + ahead.walk.tile[axis];
         const int unit = block_y() * p.group + ahead.home.head - ahead.first;
         const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
-        copied = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
+        copied = reinterpret_cast<const uint32_t*>(p.active)[kept] >> own_warp;
         const int part = step % kParts;
         uint8_t* stage = stage_of(stages, step);
-        const auto index = [&](int row) { return position(p, tile, part * ROWS + row); };
-        if (HAS_KEY) copy_part(p, stage, ahead.home.features(p, p.query), p.heads, index);
-        copy_part(p, stage + kPartBytes, ahead.home.features(p, p.cotangent), p.heads, index);
+        const auto from = [&](int own, int same) { return row_of(p, tile, own, part * ROWS + same); };
+        if (HAS_KEY) copy_part(p, stage, ahead.home.features(p, p.query), p.heads, from);
+        copy_part(p, stage + kPartBytes, ahead.home.features(p, p.cotangent), p.heads, from);
         if (thread() < ROWS) {
-          const int found = index(thread());
+          const Row found = from(thread(), 0);
           const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
-          removed[(step & kAhead) * ROWS + thread()] = found < 0 ? 0.f : p.removed[rows + found];
+          removed[(step & kAhead) * ROWS + thread()] = found.on ? p.removed[rows + found.index] : 0.f;
         }
 #pragma unroll
         for (int i = 0; i < kBlocks; i++) {
           const int block = part * kBlocks + i;
-          if (!may_meet(p, ahead.home, tile, block * 16)) continue;
+          if (!may_meet(p, ahead.home, tile, block * 16, own_warp * kWarpRows)) continue;
 #pragma unroll
           for (int k = 0; k < PLANES; k++)
-            copy_async(weights_of(step, i, k), p.weights + (((kept * 4 + block) * 4 + warp()) * PLANES + k) * 32 + lane(),
-                       true);
+            copy_async(weights_of(step, i, k),
+                       p.weights + (((kept * 4 + block) * 4 + own_warp) * PLANES + k) * 32 + lane(), true);
         }
         if (part == kParts - 1) ahead.walk.advance();
         if (ahead.ends_a_head()) ahead.next_head(p);
@@ -145,7 +147,7 @@ KERNEL(backward_keys, kSharing) {
         const int block = part * kBlocks + row / 16;
         if (!(active >> (8 * block) & 1)) continue;
         Block weights;  // transposed
-        float d_scores[2][4] = {};
+        float d_scores[2][4];  // begins with what is removed
 #pragma unroll
         for (int k = 0; k < PLANES; k++) {
           const uint4 w = *weights_of(step, row / 16, k);
@@ -154,6 +156,11 @@ KERNEL(backward_keys, kSharing) {
         }
         add_product(d_values, weights, cotangents, row, feature);
         if (!HAS_KEY) continue;
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            d_scores[t][i] = -removed[(step & kAhead) * ROWS + row + 8 * t + 2 * (lane() & 3) + (i & 1)];
 #pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
@@ -172,12 +179,11 @@ KERNEL(backward_keys, kSharing) {
                 const uint32_t word = weights.planes[k][2 * t + r];
                 weight += i ? high(word) : low(word);
               }
-              const int query = row + 8 * t + 2 * (lane() & 3) + i;  // of the part
               float& x = d_scores[t][2 * r + i];
-              x = weight * (x - removed[(step & kAhead) * ROWS + query]);
+              x *= weight;
               if (HAS_FACTOR) {
                 int back = 0;
-                const Place in = within(p, part * ROWS + query);
+                const Place in = within(p, part * ROWS + row + 8 * t + 2 * (lane() & 3) + i);
 #pragma unroll
                 for (int axis = kFirstAxis; axis < 3; axis++) back = back * relative(p, axis) + in.at[axis];
                 x *= own.position[r] >= 0 && weight != 0.f ? factor[offset[r] - back] : 0.f;  // a NaN is not 0

@@ -210,9 +210,9 @@ DEVICE void copy_encodings(const Params& p, const Home& home, const Slab& slab, 
   const In* encodings = p.encoding + (home.outer * home.offsets(p) * p.heads + home.head) * FEATURES;
 #pragma unroll 1
   for (int half = 0; half < 2; half++)
-    copy_part(p, stage + half * kPartBytes, encodings, p.heads, [&](int row) {
-      const int n = (chunk * 2 + half) * ROWS + row;
-      return n < slab.size ? memory.index[n] : -1;
+    copy_part(p, stage + half * kPartBytes, encodings, p.heads, [&](int own, int same) {
+      const int n = (chunk * 2 + half) * ROWS + own + same, index = n < slab.size ? memory.index[n] : -1;
+      return Row{larger(index, 0), index >= 0};
     });
 }
 
@@ -343,9 +343,9 @@ struct Pairs {
 // their segments and which are kept.
 DEVICE void copy_keys(const Params& p, const Home& home, const Place& keys, const Memory& memory, uint8_t* stage,
                       int part, int number) {
-  const auto index = [&](int row) { return position(p, keys, part * ROWS + row); };
-  if (HAS_KEY) copy_part(p, stage, home.key_features(p, p.key), p.key_heads, index);
-  copy_part(p, stage + kPartBytes, home.key_features(p, p.value), p.key_heads, index);
+  const auto from = [&](int own, int same) { return row_of(p, keys, own, part * ROWS + same); };
+  if (HAS_KEY) copy_part(p, stage, home.key_features(p, p.key), p.key_heads, from);
+  copy_part(p, stage + kPartBytes, home.key_features(p, p.value), p.key_heads, from);
   if ((HAS_SEGMENTS || HAS_KEY_MASK) && part == 0 && thread() < kTile) {
     const int at = position(p, keys, thread());
     int32_t* labels = memory.labels + (number & 1) * kTile + thread();

@@ -96,18 +96,31 @@ DEVICE Place within(const Params& p, int i) {
   return {{i >> (BITS1 + BITS2), (i >> BITS2) & ((1 << BITS1) - 1), i & ((1 << BITS2) - 1)}};
 }
 
-// The index of a position of the grid; -1 off the grid.
-DEVICE int position(const Params& p, const Place& tile, int i) {
-  const Place in = within(p, i);
-  int index = 0;
+// A row of an array; one that is not `on` has none, and index 0.
+struct Row {
+  int index;
+  bool on;
+};
+
+// The row of position `own + same` of a tile, which have no bit in common; off the grid it has none. `same` is the same for
+// all threads: so is what is computed from it and from the tile alone.
+DEVICE Row row_of(const Params& p, const Place& tile, int own, int same = 0) {
+  const Place in = within(p, own), more = within(p, same);
+  int start = 0, rest = 0;
   bool on = true;
 #pragma unroll
   for (int axis = kFirstAxis; axis < 3; axis++) {
-    const int x = tile.at[axis] + in.at[axis];
-    on = on && x < p.size[axis];
-    index = index * p.size[axis] + x;
+    const int from = tile.at[axis] + more.at[axis];
+    on = on && in.at[axis] < p.size[axis] - from;
+    start = start * p.size[axis] + from;
+    rest = rest * p.size[axis] + in.at[axis];
   }
-  return on ? index : -1;
+  return {on ? start + rest : 0, on};
+}
+// Its index; -1 off the grid.
+DEVICE int position(const Params& p, const Place& tile, int i) {
+  const Row row = row_of(p, tile, i);
+  return row.on ? row.index : -1;
 }
 
 // The tile of a block of threads: its first position, and the example and head.
@@ -311,32 +324,34 @@ DEVICE void read_chunk(const Params& p, const In* from, int chunk, float (&x)[8]
   }
 }
 
-// The rows of a part are copied by the threads in turn: each(row, chunk).
+// The rows of a part are copied by the threads in turn: each(own, same, chunk) for row `own + same`.
 template <class Each>
 DEVICE void for_chunks(Each each) {
   constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
+  const int own = thread() / chunks;
 #pragma unroll
-  for (int first = 0; first < ROWS; first += rows) {
-    const int row = first + thread() / chunks;
-    if (ROWS % rows == 0 || row < ROWS) each(row, thread() % chunks);
-  }
+  for (int same = 0; same < ROWS; same += rows)
+    if (ROWS % rows == 0 || own + same < ROWS) each(own, same, thread() % chunks);
 }
 
-// Copies the rows of a part to shared memory: row i from position `index(i)` of `features`, an array of `heads` heads, or
-// zeros if that is negative. They are there after the next wait and, of float32, `split_part`; what is no whole chunk at once.
-template <class Index>
-DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int heads, Index index) {
-  for_chunks([&](int row, int chunk) {
-    const int at = index(row);
-    const In* from = features + int64_t(at) * (heads * FEATURES);
+// Copies the rows of a part to shared memory: a row from row `from(own, same)` of `features`, an array of `heads`
+// heads, or zeros if there is none. They are there after the next wait and, of float32, `split_part`; what is no whole chunk at once.
+template <class From>
+DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int heads, From from) {
+  for_chunks([&](int own, int same, int chunk) {
+    const int row = own + same;
+    const Row found = from(own, same);
+    const uint32_t bytes = heads * FEATURES * int(sizeof(In));  // an address is then one instruction
+    const In* at = reinterpret_cast<const In*>(reinterpret_cast<const uint8_t*>(features) +
+                                               uint64_t(uint32_t(found.index)) * bytes);
     if (IS_WHOLE) {
-      const bool on = at >= 0 && chunk * 8 < FEATURES;
+      const bool has = chunk * 8 < FEATURES;
 #pragma unroll
       for (int k = 0; k < PLANES; k++)
-        copy_async(chunk_of(tile, row, k, chunk), on ? from + chunk * 8 + 4 * k : features, on);
+        copy_async(chunk_of(tile, row, k, chunk), at + (has ? chunk * 8 + 4 * k : 0), has && found.on);
     } else {
       float x[8] = {};
-      if (at >= 0) read_chunk(p, from, chunk, x);
+      if (found.on) read_chunk(p, at, chunk, x);
       write_chunk(tile, row, chunk, x);
     }
   });
@@ -346,7 +361,8 @@ DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int he
 // copied.
 DEVICE void split_part(const Params& p, uint8_t* tile) {
   if (PLANES == 1 || !IS_WHOLE) return;
-  for_chunks([&](int row, int chunk) {
+  for_chunks([&](int own, int same, int chunk) {
+    const int row = own + same;
     float x[8];
 #pragma unroll
     for (int k = 0; k < PLANES; k++) {
