@@ -35,8 +35,8 @@ def check_version(config: Any, workdir: pathlib.Path) -> None:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
-# Fields that classes have got since, and whose defaults are not what their classes did before: by kind.
-BEFORE = {"Adam": {"clips_spans": True}}
+# Fields that classes have got since, and whose defaults are not what their classes did before: by kind, as it is saved.
+BEFORE = {"posattn_jax.train.optimizer:Adam": {"clips_spans": True}}
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
         cls = class_of(given["kind"], "kind")
     except (KeyError, InputError):  # not a part, or its class does not exist
         return given
-    defaults = json.loads(json.dumps(part(cls).to_dict())) | BEFORE.get(given["kind"], {})
+    now = part(cls)
+    defaults = json.loads(json.dumps(now.to_dict())) | BEFORE.get(now.kind, {})
     stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `block` and `num_blocks` stand for `blocks`
     return {name: default for name, default in defaults.items() if name not in stood_for} | given
 

@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from configs import digits
-from posattn_jax.build.saved import completed, settable
+from posattn_jax.build.names import class_of
+from posattn_jax.build.parts import part
+from posattn_jax.build.saved import BEFORE, completed, settable
 
 
 def saved():
@@ -21,6 +25,16 @@ def test_what_is_missing_has_its_default_and_what_is_there_stays():
     attention["span"]["threshold"] = 0.7
     found = completed(earlier)["model"]["block"]["attention"]
     assert found["use_bias"] is True and found["span"]["per_head"] is False and found["span"]["threshold"] == 0.7
+
+
+@pytest.mark.parametrize("kind", BEFORE)
+def test_what_is_missing_is_what_its_class_did_before(kind):
+    """A run that goes on does so by its own recipe."""
+    now = json.loads(json.dumps(part(class_of(kind, "kind")).to_dict()))
+    assert now["kind"] == kind and BEFORE[kind].keys() <= now.keys()
+    found = completed({name: value for name, value in now.items() if name not in BEFORE[kind]})
+    assert found == now | BEFORE[kind] != now
+    assert completed(now) == now
 
 
 def test_a_class_that_is_no_more_stays():
