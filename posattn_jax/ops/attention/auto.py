@@ -42,7 +42,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return factorised.factorised_attention(problem)
     if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native.native_attention(problem, portable_loops)
-    if is_cuda() and cuda.obstacle(problem) is None:
+    if is_gpu() and cuda.obstacle(problem) is None:
         return cuda.cuda_attention(problem, portable_loops)
     if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
@@ -54,9 +54,14 @@ def is_native() -> bool:
     return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing() is None
 
 
+def is_gpu() -> bool:
+    """Whether this is a GPU, and kernels can be in a program that is traced here."""
+    return jax.default_backend() == "gpu" and operation.is_possible_here()
+
+
 def is_cuda() -> bool:
     """Whether the kernels for GPUs are available."""
-    return jax.default_backend() == "gpu" and operation.is_possible_here() and cuda.is_here()
+    return is_gpu() and cuda.is_here()
 
 
 def native_pays(grid_shape: Shape, half: Shape | None) -> bool:

@@ -3,7 +3,7 @@
 //   dL_ts = A_ts (dO_t . V_s - dO_t . O_t)      dS_ts = factor dL_ts      dQ_t = sum_s dS_ts (K_s + E_{s-t})
 //
 // A: the weights. L: the logits. S: the sums of products that `factor` multiplies. Each offset of a query belongs to one
-// key, so dL takes the place of the table's scores.
+// key, so dS takes the place of the table's scores; or dL, if the gradient of an addend is made of it.
 #pragma once
 
 namespace posattn {
@@ -11,13 +11,12 @@ namespace posattn {
 // The features of encodings whose gradients are summed at once, beside those of the queries.
 constexpr int kEncoded = WIDTH <= 128 ? WIDTH : 64;
 
-// What dL of an offset is multiplied with; what is the same for all offsets is multiplied at the end.
-DEVICE float factor_of(const Params& p, const Memory& memory, int n) {
-  return HAS_FACTOR ? memory.factor[n] : 1.f;
-}
+// Whether the table has dL, which is not yet multiplied by the factor of its offset. What is the same for all offsets is
+// multiplied at the end.
+DEVICE bool lacks_factor(const Params& p) { return HAS_FACTOR && HAS_ADDEND; }
 
-DEVICE float score(const Memory& memory, const Params& p, int row, int n) {
-  return number(memory.table[row * p.pitch + n + within(p, row).at[2]]);
+DEVICE Score score(const Memory& memory, const Params& p, int row, int n) {
+  return memory.table[row * p.pitch + n + within(p, row).at[2]];
 }
 
 // Adds 16 offsets of the table, from `start`, times their encodings to the gradient of the warp's queries.
@@ -29,11 +28,11 @@ DEVICE void add_by_offset(const Params& p, const Memory& memory, const Own& own,
     const int n = start + 8 * t + 2 * (lane() & 3);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float x[2];
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-        x[i] = number(memory.table[own.row[r] * p.pitch + own.x[r] + n + i]) * factor_of(p, memory, n + i);
-      set(by_offset, 2 * t + r, x[0], x[1]);
+      const Score* x = memory.table + own.row[r] * p.pitch + own.x[r] + n;
+      if (lacks_factor(p))
+        set(by_offset, 2 * t + r, number(x[0]) * memory.factor[n], number(x[1]) * memory.factor[n + 1]);
+      else
+        set(by_offset, 2 * t + r, x[0], x[1]);
     }
   }
   add_product(d_queries, by_offset, encodings, row);
@@ -70,9 +69,6 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
   Sums<kEncoded> sum;
   clear(sum);
   const int own[2] = {start + (lane() >> 2), start + (lane() >> 2) + 8};
-  float by[2];
-#pragma unroll
-  for (int r = 0; r < 2; r++) by[r] = factor_of(p, memory, own[r]);
 #pragma unroll
   for (int rows = 0; rows < kTile; rows += 16) {
     Block transposed;
@@ -81,10 +77,11 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const int query = rows + 8 * t + 2 * (lane() & 3);
-        float x[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) x[i] = score(memory, p, query + i, own[r]) * by[r];
-        set(transposed, 2 * t + r, x[0], x[1]);
+        const Score x = score(memory, p, query, own[r]), y = score(memory, p, query + 1, own[r]);
+        if (lacks_factor(p))
+          set(transposed, 2 * t + r, number(x) * memory.factor[own[r]], number(y) * memory.factor[own[r]]);
+        else
+          set(transposed, 2 * t + r, x, y);
       }
     add_queries(p, home, memory, sum, transposed, rows, first);
   }
@@ -291,16 +288,19 @@ KERNEL(backward, 2) {
             // Without branches, for which there would be nothing to overlap with. What is out of reach adds 0.
             const uint32_t pair = bits[r] >> (8 * t) & 3;
             float &x = d_logits[t][2 * r], &y = d_logits[t][2 * r + 1];
+            float kept[2] = {x, y};
+            if (HAS_FACTOR) {
+              const float* tangent = memory.tangents + (pair ? pairs.number[r] + n[t] : 0) * TANGENTS;
+              add_tangents(p, d_tangents, x * logits.sums[t][2 * r], tangent);
+              add_tangents(p, d_tangents, y * logits.sums[t][2 * r + 1], tangent + TANGENTS);
+              x *= logits.factors[t][2 * r], y *= logits.factors[t][2 * r + 1];
+              if (!lacks_factor(p)) kept[0] = x, kept[1] = y;
+            }
             if (keeps_table) {
               Score* to = memory.table + pairs.row[r] + n[t];
-              if (pair == 3) *reinterpret_cast<ScorePair*>(to) = pair_of(x, y);
-              if (pair == 1 || pair == 2) write(to + (pair >> 1), pair == 1 ? x : y);
+              if (pair == 3) *reinterpret_cast<ScorePair*>(to) = pair_of(kept[0], kept[1]);
+              if (pair == 1 || pair == 2) write(to + (pair >> 1), pair == 1 ? kept[0] : kept[1]);
             }
-            if (!HAS_FACTOR) continue;
-            const float* tangent = memory.tangents + (pair ? pairs.number[r] + n[t] : 0) * TANGENTS;
-            add_tangents(p, d_tangents, x * logits.sums[t][2 * r], tangent);
-            add_tangents(p, d_tangents, y * logits.sums[t][2 * r + 1], tangent + TANGENTS);
-            x *= logits.factors[t][2 * r], y *= logits.factors[t][2 * r + 1];
           }
         if (HAS_KEY) {
           Block d_scores;
@@ -322,7 +322,7 @@ KERNEL(backward, 2) {
       for (int n = thread(); n < slab.size; n += kThreads) {
         if (memory.index[n] < 0) continue;
         float sum = 0.f;
-        for (int row = 0; row < kTile; row++) sum += score(memory, p, row, n);
+        for (int row = 0; row < kTile; row++) sum += number(score(memory, p, row, n));
         add(p.d_addend + home.gradient_at(p) + memory.index[n], sum);
       }
     }

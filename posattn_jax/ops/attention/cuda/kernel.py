@@ -61,12 +61,14 @@ def obstacle(problem: Problem, capability: str) -> str | None:
     """
     if problem.dtype == jnp.float64:
         return "float64 on a GPU"
-    if (found := missing(capability)) is not None:
-        return f"this GPU ({found})"
     try:
         plan = program.plan_of(problem, program.Device(capability))
     except ValueError as error:
         return str(error)
+    if _device_of(capability) is not None:
+        library.begin(plan.defines, capability)
+    if (found := missing(capability)) is not None:
+        return f"this GPU ({found})"
     if plan.weights > program.MOST_WEIGHTS_OF_HEAD:
         return f"weights of {plan.weights / 2**30:.1f} GiB a head"
     of_program = f"CUDA attention {plan.defines} {plan.slabs}"
@@ -98,9 +100,8 @@ def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
     with _locks.setdefault(which, threading.Lock()):
         if which not in _faults:
             _faults[which] = None
-            device = next((each for each in jax.local_devices() if capability_of([each]) == capability), None)
             try:
-                if device is not None:
+                if (device := _device_of(capability)) is not None:
                     _check(problem, plan, device, capability)
             except Exception as error:
                 _faults[which] = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -108,6 +109,11 @@ def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
                 told = "CUDA attention with %s fails its check on this GPU, other layouts are used: %s"
                 _logger.warning(told, what, _faults[which])
         return _faults[which]
+
+
+def _device_of(capability: str) -> Any:
+    """A GPU of this process of a compute capability; None if there is none."""
+    return next((each for each in jax.local_devices() if capability_of([each]) == capability), None)
 
 
 def _check(problem: Problem, plan: program.Plan, device: Any, capability: str) -> None:

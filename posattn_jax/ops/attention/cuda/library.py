@@ -68,7 +68,6 @@ def obstacle(arch: str) -> str | None:
 @_once
 def program(defines: tuple[str, ...], arch: str) -> str:
     """The name under which `TARGET` finds the kernels that are compiled with `defines`, such as "NAME=VALUE"."""
-    library = handler()
     architecture, version = _architecture(arch), ".".join(map(str, _nvrtc().version))
     name = digest(SOURCES, [*defines, str(architecture), version])
     kept = cache_folder() / f"{SOURCES.name}-{name}.cubin"
@@ -79,8 +78,19 @@ def program(defines: tuple[str, ...], arch: str) -> str:
         cubin = compile_program(defines, arch)
         with contextlib.suppress(OSError):  # the home folder may not be writable
             write_atomically(kept, lambda file: file.write(cubin))
-    library.posattn_register(name.encode(), cubin, ctypes.c_size_t(len(cubin)))
+    handler().posattn_register(name.encode(), cubin, ctypes.c_size_t(len(cubin)))
     return name
+
+
+def begin(defines: tuple[str, ...], arch: str) -> None:
+    """Compiles a program in the background if it is the first one, while `obstacle` compiles what launches it."""
+
+    def compiled():
+        with contextlib.suppress(Exception):  # who asks for it is told
+            program(defines, arch)
+
+    if arch not in _obstacles and os.environ.get(VARIABLE) != "0":
+        threading.Thread(target=compiled, daemon=True).start()
 
 
 def compile_program(defines: tuple[str, ...], arch: str) -> bytes:

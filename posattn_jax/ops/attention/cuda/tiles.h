@@ -490,6 +490,9 @@ DEVICE void set(Block& b, int word, float x, float y) {
     x -= low(b.planes[k][word]), y -= high(b.planes[k][word]);
   }
 }
+#if PLANES == 1
+DEVICE void set(Block& b, int word, bf16 x, bf16 y) { b.planes[0][word] = x.bits | uint32_t(y.bits) << 16; }
+#endif
 // An accumulator of 16 x 16 as a left factor.
 DEVICE void set(Block& b, const float (&x)[2][4]) {
 #pragma unroll
