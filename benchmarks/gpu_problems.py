@@ -53,6 +53,7 @@ PROBLEMS = {
     "1-D, causal": Problem("1d300", 30, 64, "bfloat16", ALL, "shared", (("is_causal", True), *MASKS[:1])),
     "1-D, causal, no span": Problem("1d200", None, 32, "float32", ALL, "shared", (("is_causal", True),)),
     "2-D, all pairs, several slabs": Problem("2d22x21", None, 8, "float32", ALL),
+    "2-D, wide span, several slabs": Problem("2d24x24", 20, 8, "float32", ALL),
     "2-D, wide log_add, several slabs": Problem(
         "2d24x24", 20, 32, "bfloat16", ALL, "heads", (("span_mode", "log_add"),)
     ),
