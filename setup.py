@@ -28,7 +28,7 @@ EXPORT = ["flatbuffers>=24.3.25"]
 CONVERT = ["safetensors>=0.5", "tokenizers>=0.21"]  # weights of others
 WANDB = ["wandb>=0.18"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
-# Compilers for devices that are not there, as the tables of docs/accelerators.md have them.
+# Compilers for devices that are not there, as docs/accelerators.md has it.
 TPU_AOT = ["jax==0.10.2", "libtpu==0.0.52"]
 GPU_AOT = ["jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2"]
 GPU_AOT += ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-nvrtc==13.0.88"]

@@ -71,4 +71,4 @@ outputs = layer(pixels, (6, 8))
 print(outputs.shape)
 
 # %% [markdown]
-# Equinox, or arrays alone: `docs/importing.md`. What parts there are: the table in the README.
+# Equinox, or arrays alone: `docs/importing.md`. What parts there are: `docs/parts.md`.

@@ -1,4 +1,4 @@
-"""Your own arrays: series, images or volumes with labels in .npz files; docs/training.md has the formats.
+"""Your own arrays: series, images or volumes with labels in .npz files; docs/data.md has the formats.
 
 python -m posattn_jax.main --config=configs/arrays.py --workdir=runs/NAME --config.data.dir=FILE_OR_FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME FILE.npz

@@ -1,4 +1,4 @@
-"""Parts that are added to a trained BERT without changing its function at first, and their sweep (docs/weights.md)."""
+"""Parts that are added to a trained BERT without changing its function at first, and their sweep (docs/grafts.md)."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ python -m posattn_jax.main --config=configs/glue.py:from=runs/imported --mode=sw
     positions; glue.py:mrpc,from=runs/imported: only MRPC. With MiniLM (22.7 million parameters), CoLA takes one core
     8 minutes a run; expected: 25 unchanged, 24 to 26 with parts added, 1 to 3 without positions; MRPC 80, and 77
     without positions; RTE 55 to 57; STS-B 84 to 85, and 61 to 85 without positions; SST-2 85 to 87, and 80 to 82
-    without (docs/weights.md)
+    without (docs/grafts.md)
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
 bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
 any order; or a task and from=RUN; or tiny (tests).

@@ -1,4 +1,4 @@
-"""Your own images: a folder of PNG, JPEG or WebP files for each class; docs/training.md has the formats.
+"""Your own images: a folder of PNG, JPEG or WebP files for each class; docs/data.md has the formats.
 
 python -m posattn_jax.main --config=configs/image_folder.py --workdir=runs/NAME --config.data.dir=FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME IMAGE ...

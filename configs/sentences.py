@@ -1,4 +1,4 @@
-"""Your own labelled sentences, or pairs of them, in TSV, CSV or JSONL; docs/training.md has the formats.
+"""Your own labelled sentences, or pairs of them, in TSV, CSV or JSONL; docs/data.md has the formats.
 
 python -m posattn_jax.main --config=configs/sentences.py --workdir=runs/NAME --config.data.dir=FILE_OR_FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME < LINES

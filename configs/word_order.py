@@ -8,8 +8,8 @@ python -m posattn_jax.main --config=configs/word_order.py:from=runs/imported --m
     adds parts to the model of that run, for example of an imported one, which do not change its function at first.
 Hardware and time: one CPU core; a run takes 8 minutes, the sweep of 18 runs 2.4 hours; with MiniLM (22.7 million
     parameters) a run takes 3 to 4 minutes, its 21 runs 1.2 hours. Expected validation accuracy: none and fixed 1 / 3,
-    absolute .61, rposnet .62, composite .62 to .76, dynamic .67 to .75 (docs/convolutions.md); with MiniLM .79, also
-    with parts added, and 1 / 3 without positions (docs/weights.md).
+    absolute .61, rposnet .62, composite .62 to .76, dynamic .67 to .75 (docs/word_order.md); with MiniLM .79, also
+    with parts added, and 1 / 3 without positions (docs/grafts.md).
 composite (also ""), none, absolute, fixed, dynamic, rposnet; other mixers, with absolute positions: aposnet, shaw,
 relative, lightconv, lightconv_gelu, glinear, gaussian; from=RUN; tiny (tests). The sweep of the variant mixers compares
 four of these with attention (15 runs, 2 hours; .60 to .66).

@@ -3,7 +3,7 @@
   python launch/prepare.py NAME FILES [--download] [--out=data/NAME] [--partial]
 
 NAME is iwslt14, wmt14_en_de, wmt14_en_fr, wmt18_en_zh, wikitext103, glue, cifar100 or imagenet64. FILES is the folder
-of its official files, as they are published; docs/training.md has a table of them. --download fetches those that are
+of its official files, as they are published; docs/data.md has a table of them. --download fetches those that are
 missing, where their hosts allow it. --partial leaves out what is missing. The folder --out is there only once it is
 whole; SHA256SUMS and prepared.json in it say what it holds and of what it was made.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 stopped by Ctrl-C.

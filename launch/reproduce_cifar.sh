@@ -2,7 +2,7 @@
 # Alfons 2022 on CIFAR-10, seven treatments, in slices of time: the same command goes on until all runs are done.
 #   launch/reproduce_cifar.sh --data=FOLDER [--minutes=25] [--variant=quick|half] [--workdir=runs/reproduce_cifar]
 #                             [--seeds=9188,2755 --treatments=span_2d --workers=2 --config.FIELD=VALUE ...]
-# FOLDER has CIFAR-10 as in docs/training.md. Without --variant: the paper's size, for a GPU. After every slice
+# FOLDER has CIFAR-10 as in docs/data.md. Without --variant: the paper's size, for a GPU. After every slice
 # WORKDIR/report/ has a page of what is done, beside the paper's Tables 5 to 7.
 # Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
 set -uo pipefail

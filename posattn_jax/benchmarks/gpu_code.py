@@ -1,7 +1,7 @@
 """The machine code of attention for GPUs, compiled without a GPU by XLA and NVIDIA's compilers.
 
   python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
-      [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/accelerators.md]
+      [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/compiled_gpus.md]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. For the fused
 kernels it shows registers, local memory, shared memory and the inner loop. For the code that XLA generates it shows

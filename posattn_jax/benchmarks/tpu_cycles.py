@@ -2,7 +2,7 @@
 
   python -m posattn_jax.benchmarks.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
       [--shapes=2d64:8,1d8192:256] [--heads=1] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
-      [--out=FILE.json] [--into=docs/accelerators.md]
+      [--out=FILE.json] [--into=docs/compiled_tpus.md]
 
 Needs no TPU: pip install posattn_jax[tpu-aot]. The span is known while a program is compiled, as it is for an export.
 For comparison there is JAX's flash attention, which uses no positions; it gets as many keys as there are in the blocks

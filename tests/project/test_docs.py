@@ -43,7 +43,7 @@ def test_examples_of_importing(unchecked):
 
 @pytest.mark.slow
 def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
-    module, config_file = examples("docs/training.md")
+    module, config_file = examples("docs/data.md")
     (tmp_path / "bars.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     names = {}

@@ -1,4 +1,4 @@
-"""The table of features in docs/importing.md: ours are names that exist, and each row has its test."""
+"""The table of features in docs/parts.md: ours are names that exist, and each row has its test."""
 
 import dataclasses
 import inspect
@@ -38,7 +38,7 @@ TESTS = {
 
 
 def rows():
-    page = (ROOT / "docs/importing.md").read_text()
+    page = (ROOT / "docs/parts.md").read_text()
     table = page[page.index("| | ours |") :].split("\n\n")[0].splitlines()[2:]
     return {name: cells for name, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in table)}
 
