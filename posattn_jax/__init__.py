@@ -1,4 +1,10 @@
-"""Attention with positions: one JAX/Flax layer with replaceable parts, and models. All public names are here."""
+"""Attention with positions: one JAX/Flax layer with replaceable parts, and models. All public names are here.
+
+`posattn_jax.nnx` has the layer and its parts as Flax NNX modules. It is imported when it is used.
+"""
+
+import importlib
+from typing import Any
 
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, TokenClassifier, bert_block
@@ -129,3 +135,10 @@ __all__ = [
     "span_share",
     "span_size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The package `posattn_jax.nnx`, which few programs need."""
+    if name == "nnx":
+        return importlib.import_module("posattn_jax.nnx")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,12 @@
 """Checks of a module's fields, made when the module is constructed."""
 
+import dataclasses
+import importlib
+import sys
 from typing import Any
+
+import flax.linen as nn
+import jax
 
 
 def check_sizes(module: Any, *names: str) -> None:
@@ -30,6 +36,32 @@ def check_parts(module: Any, *names: str, several: str = "") -> None:
         _check_part(name, getattr(module, name))
 
 
+def check_linen(module: nn.Module) -> None:
+    """ValueError if a field has an NNX module: its parameters would be constants, which no optimiser changes."""
+    nnx = sys.modules.get("flax.nnx")  # not imported here, which takes long: unless it is, there are no NNX modules
+    if nnx is None:
+        return
+    is_nnx = lambda part: isinstance(part, nnx.Module)
+    for field in dataclasses.fields(module):
+        if field.name not in ("parent", "name"):
+            for path, part in jax.tree_util.tree_leaves_with_path(getattr(module, field.name), is_leaf=is_nnx):
+                if is_nnx(part):
+                    given = f"{field.name}{jax.tree_util.keystr(path)}={_shown(part)}"
+                    bridged = f"nnx.bridge.ToLinen({type(part).__name__}, ...)"
+                    expected = _twin(part, "posattn_jax", bridged)
+                    raise ValueError(f"{given} is an NNX module in a Linen module: expected Linen's, {expected}")
+
+
+def check_nnx(**parts: Any) -> None:
+    """ValueError if one of these parts of an NNX module, or of its tuples, is a Linen module; None is allowed."""
+    for path, part in jax.tree_util.tree_leaves_with_path(parts, is_leaf=callable):
+        if isinstance(part, nn.Module):
+            name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
+            bridged = "or a whole Linen layer as an NNX module, nnx.bridge.ToNNX(layer, rngs=rngs)"
+            expected = _twin(part, "posattn_jax.nnx", bridged)
+            raise ValueError(f"{name}={_shown(part)} is a Linen module in an NNX module: expected NNX's, {expected}")
+
+
 def check_terms(terms: Any) -> None:
     """ValueError unless these are a tuple of terms with the attribute `needs`."""
     _check_several("terms", terms)
@@ -56,6 +88,12 @@ def _check_part(name: str, part: Any) -> None:
         raise ValueError(f"{name}={part.__name__} is a class: expected an object, {part.__name__}(...)")
     if part is not None and not callable(part):
         raise ValueError(f"{name}={part!r}: expected a part, a function or module; see posattn_jax/nn/parts.py")
+
+
+def _twin(part: Any, home: str, otherwise: str) -> str:
+    """The import of the class of the same name in this package of ours; `otherwise` if it has none."""
+    name, is_ours = type(part).__name__, type(part).__module__.partition(".")[0] == "posattn_jax"
+    return f"from {home} import {name}" if is_ours and name in importlib.import_module(home).__all__ else otherwise
 
 
 def _shown(part: Any) -> str:

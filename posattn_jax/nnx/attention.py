@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Causal, GridFeatures, GridIds, GridMask, PairBias, PairMask, Shape
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.checks import check_parts, check_rates, check_sizes, check_terms
+from posattn_jax.nn.checks import check_nnx, check_parts, check_rates, check_sizes, check_terms
 from posattn_jax.nn.parts import PARTS, Part, Projections, Span, Term
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens, flattened
@@ -108,6 +108,7 @@ class PositionalSelfAttention(nnx.Module):
         self.scale, self.implementation, self.dtype = scale, implementation, dtype
 
         terms = (Content(),) if terms is None else terms
+        check_nnx(terms=terms, span=span, projections=projections)
         check_terms(terms)
         self.num_terms = len(terms)
         self.span = span

@@ -19,7 +19,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query, Shape
-from posattn_jax.nn.checks import check_parts
+from posattn_jax.nn.checks import check_nnx, check_parts
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
@@ -93,6 +93,7 @@ class Positional(nnx.Module):
     needs: ClassVar[tuple[Part, ...]] = ("query",)
 
     def __init__(self, encoding: Encoding):
+        check_nnx(encoding=encoding)
         self.encoding = encoding
         check_parts(self, "encoding")
 

@@ -3,17 +3,22 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from posattn_jax import (
+    BucketedBias,
     Content,
     GaussianSpan,
     GeluGate,
+    KeyPositional,
+    LinearProjections,
     Positional,
     PositionalSelfAttention,
     SirenEncoding,
     Translution,
     relative_attention,
 )
+from posattn_jax import nnx as native
 
 INPUTS = jnp.ones((2, 12, 8))
 
@@ -21,6 +26,10 @@ INPUTS = jnp.ones((2, 12, 8))
 def init(*arguments, inputs=INPUTS, **fields):
     arguments = arguments or ((3, 4),)
     return PositionalSelfAttention(num_heads=2, **fields).init(jax.random.key(0), inputs, *arguments)
+
+
+def init_native(**fields):
+    return native.PositionalSelfAttention(8, 2, rngs=nnx.Rngs(0), **fields)
 
 
 def without_rng():
@@ -60,6 +69,31 @@ def test_one_line_says_what_to_write(unchecked, call, expected):
     with pytest.raises(ValueError, match=expected) as raised:
         call()
     assert len(str(raised.value).splitlines()) == 1
+
+
+def native_encoding():
+    return native.SirenEncoding(2, 2, 4, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "call, field, expected",
+    [
+        (lambda: init(span=native.GaussianSpan(2)), "span", "from posattn_jax import GaussianSpan"),
+        (lambda: init(terms=(Content(), native.Content())), "terms[1]", "from posattn_jax import Content"),
+        (lambda: KeyPositional(native_encoding()), "encoding", "from posattn_jax import SirenEncoding"),
+        (lambda: init(gate=nnx.Linear(4, 4, rngs=nnx.Rngs(0))), "gate", "nnx.bridge.ToLinen(Linear, ...)"),
+        (lambda: init_native(span=GaussianSpan()), "span", "from posattn_jax.nnx import GaussianSpan"),
+        (lambda: init_native(terms=(Content(),)), "terms[0]", "from posattn_jax.nnx import Content"),
+        (lambda: init_native(projections=LinearProjections()), "projections", "import LinearProjections"),
+        (lambda: native.Positional(SirenEncoding()), "encoding", "from posattn_jax.nnx import SirenEncoding"),
+        (lambda: init_native(terms=(BucketedBias(),)), "terms[0]", "nnx.bridge.ToNNX(layer, rngs=rngs)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_linen_and_nnx_do_not_mix(unchecked, call, field, expected):
+    with pytest.raises(ValueError) as raised:
+        call()
+    assert str(raised.value).startswith(f"{field}=") and str(raised.value).endswith(expected)
 
 
 @pytest.mark.parametrize("grid_shape", [jnp.array([3, 4]), [3, 4], (3.0, 4)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import posattn_jax
 from posattn_jax import Tokens
 from posattn_jax import nnx as native
 from posattn_jax.nnx import (
@@ -120,6 +121,13 @@ def test_errors_in_one_line(message, unchecked):
     with pytest.raises(ValueError, match=message) as caught:
         ERRORS[message](nnx.Rngs(0))
     assert "\n" not in str(caught.value)
+
+
+def test_the_package_has_it_without_an_import(monkeypatch):
+    monkeypatch.delattr(posattn_jax, "nnx")  # as before its first import
+    assert posattn_jax.nnx is native
+    with pytest.raises(AttributeError, match="no attribute 'nn_x'"):
+        _ = posattn_jax.nn_x
 
 
 def test_every_public_module_is_exported():
