@@ -58,7 +58,7 @@ def classifier(
     width, num_channels = weights.shape("input_net.1.weight", 2)
 
     def block() -> EncoderBlock:
-        span = GaussianSpan(threshold) if _has(weights, "positional_mask.sigma") else None
+        span = GaussianSpan(threshold=threshold) if _has(weights, "positional_mask.sigma") else None
         encoding = _encoding(weights, omega, omega_initial)
         terms: tuple[Any, ...] = (Content(), ContentBias())
         if encoding is not None:
@@ -100,7 +100,10 @@ def _encoding(weights: Weights, omega: float, omega_initial: float) -> SirenEnco
     if _has(weights, f"{network}.0.weight"):
         prefix = f"{LAYERS}0.0.self_attn.attention.{network}."
         hidden_features, _ = weights.shape(f"{prefix}0.weight", 2)
-        return SirenEncoding(hidden_features, weights.count(prefix) // 2 + 1, omega, omega_initial)
+        num_layers = weights.count(prefix) // 2 + 1
+        return SirenEncoding(
+            hidden_features=hidden_features, num_layers=num_layers, omega=omega, omega_initial=omega_initial
+        )
     return SinusoidalEncoding() if _has(weights, "positional_encoding.w.weight") else None
 
 

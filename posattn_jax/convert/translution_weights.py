@@ -147,7 +147,7 @@ def _attention(
         values = LowRankTranslution(rank=rank, down_dim=num_heads * rank, mix_heads=True)
     return PositionalSelfAttention(
         num_heads,
-        head_dim,
+        head_dim=head_dim,
         terms=terms,
         values=values,
         projections=LinearProjections(use_bias=False),

@@ -20,6 +20,12 @@ from posattn_jax.ops.attention import (
     scores_of,
 )
 
+# What a term's scores are multiplied with: the argument, its partner, and for each a term that gives it.
+PARTNERS = (
+    ("position_bias", "relative_encoding", "PositionalBias", "Positional(SirenEncoding())"),
+    ("content_bias", "key", "ContentBias", "Content()"),
+)
+
 
 @dataclasses.dataclass
 class Attention:
@@ -59,6 +65,10 @@ class Attention:
             raise ValueError(
                 f"positions: expected None with {next(iter(given))}, which supports only grids, not points"
             )
+        for name, other, term, needed in PARTNERS:
+            if getattr(self.scores, name) is not None and getattr(self.scores, other) is None:
+                expected = f"terms=(..., {needed}, {term}())"
+                raise ValueError(f"terms: {term} needs {needed.partition('(')[0]}: expected {expected}")
         self.intermediates |= given
         if self.span is not None:
             self.intermediates["sigma"] = self.span.sigma

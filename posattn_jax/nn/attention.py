@@ -1,5 +1,6 @@
 """The attention layer: one operation with replaceable parts."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ from posattn_jax.axes import (
     Value,
 )
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes
+from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes, check_terms
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.linear import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
@@ -98,6 +99,7 @@ class PositionalSelfAttention(Composite):
     """
 
     num_heads: int
+    _: dataclasses.KW_ONLY
     head_dim: int | None = None
     num_kv_heads: int | None = None
     terms: tuple[Term, ...] = (Content(),)
@@ -124,7 +126,10 @@ class PositionalSelfAttention(Composite):
     def __post_init__(self):
         check_sizes(self, "num_heads", "head_dim", "num_kv_heads")
         check_rates(self, "dropout_rate")
-        check_parts(self, "span", "values", "gate", "extra_heads", "projections", several="terms")
+        check_terms(self.terms)
+        check_parts(self, "span", "values", "gate", "extra_heads", "projections")
+        if self.values is not None:
+            check_needs("values", self.values)
         super().__post_init__()
 
     def __call__(
@@ -294,10 +299,7 @@ class PositionalSelfAttention(Composite):
         return self.make_rng("dropout")
 
     def _check(self, tokens: Tokens) -> None:
-        """ValueError for a part without `needs`, or outputs that are not as wide as the inputs."""
-        for part in (*self.terms, self.values):
-            if part is not None:
-                check_needs(part)
+        """ValueError for outputs that are not as wide as the inputs."""
         width, joined = tokens.inputs.shape[-1], self.num_heads * tokens.head_dim
         if not self.use_output and (self.extra_heads is not None or joined != width):
             needed = f"num_heads={self.num_heads} x head_dim={tokens.head_dim} to be {width}, and no extra heads"

@@ -8,6 +8,17 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from posattn_jax.axes import RelativeEncoding
+from posattn_jax.nn.scores import Extent, Scores
+
+# What parts return, by field, where that tells their kinds apart; and for each kind its name and its place.
+RETURNED = {"terms": Scores, "encoding": RelativeEncoding, "span": Extent}
+KINDS = {
+    Scores: ("a score term", "terms=(..., {})"),
+    RelativeEncoding: ("an encoding", "terms=(..., Positional({}))"),
+    Extent: ("a span", "span={}"),
+}
+
 
 def check_sizes(module: Any, *names: str) -> None:
     """ValueError if one of these fields is less than 1; None is allowed."""
@@ -25,13 +36,8 @@ def check_rates(module: Any, *names: str) -> None:
             raise ValueError(f"{name}={value}: expected at least 0 and less than 1")
 
 
-def check_parts(module: Any, *names: str, several: str = "") -> None:
-    """ValueError if one of these fields is a class or cannot be called, and so is no part; None is allowed.
-
-    `several` names a field that is a tuple of parts.
-    """
-    if several:
-        _check_several(several, getattr(module, several))
+def check_parts(module: Any, *names: str) -> None:
+    """ValueError if one of these fields has no part, or one that belongs into another field; None is allowed."""
     for name in names:
         _check_part(name, getattr(module, name))
 
@@ -63,31 +69,34 @@ def check_nnx(**parts: Any) -> None:
 
 
 def check_terms(terms: Any) -> None:
-    """ValueError unless these are a tuple of terms with the attribute `needs`."""
-    _check_several("terms", terms)
-    for term in terms:
-        check_needs(term)
+    """ValueError unless these are a tuple of at least one term, each with the attribute `needs`."""
+    if not isinstance(terms, tuple | list):
+        raise ValueError(f"terms={_shown(terms)}: expected a tuple, ({_shown(terms)},)")
+    if not terms:
+        raise ValueError("terms=(): expected at least one score term, such as (Content(),)")
+    for i, term in enumerate(terms):
+        _check_part(f"terms[{i}]", term)
+        check_needs(f"terms[{i}]", term)
 
 
-def check_needs(part: Any) -> None:
+def check_needs(name: str, part: Any) -> None:
     """ValueError for a part that does not say which of query, key and value it `needs`."""
     if not hasattr(part, "needs"):
         parts = ("query", "key", "value")
-        raise ValueError(f"{_shown(part)} does not say what it `needs` of {parts}: see Term and Values in nn/parts.py")
-
-
-def _check_several(name: str, parts: Any) -> None:
-    if not isinstance(parts, tuple | list):
-        raise ValueError(f"{name}={_shown(parts)}: expected a tuple, ({_shown(parts)},)")
-    for i, part in enumerate(parts):
-        _check_part(f"{name}[{i}]", part)
+        given = f"{name}={_shown(part)} does not say what it `needs` of {parts}"
+        raise ValueError(f"{given}: see Term and Values in nn/parts.py")
 
 
 def _check_part(name: str, part: Any) -> None:
+    """ValueError for a class, what cannot be called, or a part that returns what another field expects."""
     if isinstance(part, type):
         raise ValueError(f"{name}={part.__name__} is a class: expected an object, {part.__name__}(...)")
     if part is not None and not callable(part):
         raise ValueError(f"{name}={part!r}: expected a part, a function or module; see posattn_jax/nn/parts.py")
+    returned = getattr(type(part).__call__, "__annotations__", {}).get("return") if part is not None else None
+    if returned in KINDS and returned is not RETURNED.get(name.partition("[")[0]):
+        kind, place = KINDS[returned]
+        raise ValueError(f"{name}={_shown(part)} is {kind}: expected {place.format(_shown(part))}")
 
 
 def _twin(part: Any, home: str, otherwise: str) -> str:

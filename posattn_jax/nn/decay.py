@@ -34,7 +34,7 @@ class LinearBias(nn.Module):
         return Scores(relative_bias=decay(tokens.table_shape, slopes(tokens.num_heads), tokens.query_grid_shape))
 
 
-class LearnedDecay(nn.Module):
+class LearnedDecay(nn.Module, kw_only=True):
     """Multiplies weights, before the softmax's sum, by `exp(-a_h |s - t|)`, with a_h = exp(log_a_h) trained.
 
     It is the bias `beta_{s-t} = -a_h |s - t|`, not scaled. `|s - t|` is the Euclidean distance in positions.

@@ -19,7 +19,7 @@ from posattn_jax.ops.initial import NORMAL, uniform
 from posattn_jax.ops.kernels import Outside, check_kernel
 
 
-class SinusoidalEncoding(nn.Module):
+class SinusoidalEncoding(nn.Module, kw_only=True):
     """E = S W + b, where S are fixed sinusoids of every offset (Alfons 2022, Algorithm 3: the baseline, in 1-D).
 
     Attributes:
@@ -62,7 +62,7 @@ class SinusoidalEncoding(nn.Module):
         return Factors(kernel.reshape(-1, tokens.num_heads, tokens.head_dim), self.combine)
 
 
-class LearnedEncoding(nn.Module):
+class LearnedEncoding(nn.Module, kw_only=True):
     """E is a table of trained vectors, one per offset and head.
 
     Attributes:
@@ -95,7 +95,7 @@ class LearnedEncoding(nn.Module):
         return within_table(table, shape, reference)
 
 
-class AxialEncoding(nn.Module):
+class AxialEncoding(nn.Module, kw_only=True):
     """E of an offset combines trained vectors, one for its coordinate in each dimension.
 
       E_o = [T_1[o_1]; ...; T_p[o_p]]    combine = "concat" (Ramachandran 2019, equation 3)
@@ -133,7 +133,9 @@ class AxialEncoding(nn.Module):
         for axis, (size, limit) in enumerate(zip(shape, tokens.reference_shape, strict=True)):
             line = {"grid_shape": (size,), "table_shape": (size,), "reference_shape": (limit,), "head_dim": each}
             line["is_causal"] = False  # an encoding has every offset
-            along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
+            along = LearnedEncoding(
+                embedding_init=self.embedding_init, param_dtype=self.param_dtype, name=f"dimension_{axis + 1}"
+            )
             parts.append(along(dataclasses.replace(tokens, **line)))
         return join_axes(parts, shape, self.combine)
 

@@ -1,5 +1,6 @@
 """The layer that mixes tokens of sequences and small grids: by content or by position, with or without a gate."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ class TokenMixing(Composite):
     """
 
     num_heads: int
+    _: dataclasses.KW_ONLY
     head_dim: int | None = None
     energies: nn.Module | None = None
     values: Callable | None = None

@@ -21,7 +21,7 @@ from posattn_jax.ops.precision import promoted
 from posattn_jax.ops.projections import fused_projection
 
 
-class LinearProjections(nn.Module):
+class LinearProjections(nn.Module, kw_only=True):
     """One fused linear map c -> (3, h, d), Xavier-uniform over its whole fan c + 3 h d (as in the code of Alfons 2022).
 
     Attributes:

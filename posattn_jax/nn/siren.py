@@ -68,7 +68,7 @@ class Siren(nn.Module):
         return siren(x, layers)
 
 
-class SirenEncoding(nn.Module):
+class SirenEncoding(nn.Module, kw_only=True):
     """E[s - t] = SIREN(x), where x is the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
 
     Every layer that uses it has a network of its own. The network's outputs are split into heads. Attributes are those

@@ -16,7 +16,7 @@ from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.span import BOX_THRESHOLD, Covariance, SpanMode
 
 
-class GaussianSpan(nn.Module):
+class GaussianSpan(nn.Module, kw_only=True):
     """A trained Gaussian over offsets (Alfons 2022, section 3.6), with a sigma for every positional dimension.
 
     With `covariance="full"` (the paper's future work) the Gaussian may be rotated: the Cholesky factor of its
@@ -29,8 +29,8 @@ class GaussianSpan(nn.Module):
         Adam changes every sigma by the same share; "full", with the parameter `cholesky`; or "precision", diagonal with
         the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000, learns only with
         "precision".
-      initial_sigma: the initial value, in units of the grid's S - 1. For "full" it is the diagonal of the factor, which
-        is 0 elsewhere.
+      initial_sigma: the initial value, in units of the grid's S - 1, more than 0. For "full" it is the diagonal of the
+        factor, which is 0 elsewhere.
       per_head: whether every head has a sigma of its own (our extension).
       param_dtype: the dtype of the parameter, at least float32: a bfloat16 near 0.3 cannot change by a thousandth.
 
@@ -53,8 +53,7 @@ class GaussianSpan(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        if self.initial_sigma == 0:
-            raise ValueError("initial_sigma=0: expected another value, from which a span can be learned")
+        span.check_sigma(self.initial_sigma)
         super().__post_init__()
 
     @nn.compact
@@ -67,7 +66,7 @@ class GaussianSpan(nn.Module):
                 initial = nn.initializers.constant(self.initial_sigma)
                 sigma = self.param("sigma", initial, (*heads, num_dims), dtype)
             case "log":
-                initial = nn.initializers.constant(math.log(abs(self.initial_sigma)))
+                initial = nn.initializers.constant(math.log(self.initial_sigma))
                 sigma = jnp.exp(self.param("log_sigma", initial, (*heads, num_dims), dtype))
             case "full":
                 shape = (*heads, num_dims, num_dims)
@@ -81,7 +80,7 @@ class GaussianSpan(nn.Module):
         return Extent(sigma, self.threshold, self.mode)
 
 
-class LearnedWindow(nn.Module):
+class LearnedWindow(nn.Module, kw_only=True):
     """A trained window of any form: weights are multiplied, before the softmax's sum, by `prod_i m(|x_i| / w_i)`.
 
     The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
@@ -138,7 +137,7 @@ class LearnedWindow(nn.Module):
         return Extent(jnp.exp(log_width), self.threshold, self.mode, window)
 
 
-class RampSpan(LearnedWindow):
+class RampSpan(LearnedWindow, kw_only=True):
     """A trained window that is flat, and falls to 0 along a ramp at its edge: m(r) = clamp((1 - r) / ramp, 0, 1).
 
     Sukhbaatar 2019, equation 2, but that the ramp is a share of the width, and not a number of positions.
@@ -166,7 +165,7 @@ class RampSpan(LearnedWindow):
         return span.log_ramp(distance, self.ramp)
 
 
-class FlatSpan(LearnedWindow):
+class FlatSpan(LearnedWindow, kw_only=True):
     """A trained window with a flat top and a smooth edge: m(r) = edge^(r^power), which is `edge` at one width (ours).
 
     With a power of 2 it is a Gaussian.
@@ -202,7 +201,7 @@ class WindowSpan(nn.Module):
     The cost of every layout follows the window.
 
     Attributes:
-      half_span: the window's reach in positions per dimension, on each side, at least 1.
+      half_span: the window's reach in positions per dimension, on each side, at least 1; in one dimension also an int.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -216,7 +215,7 @@ class WindowSpan(nn.Module):
     threshold: ClassVar[float] = BOX_THRESHOLD
     mode: ClassVar[SpanMode] = "box"
 
-    half_span: tuple[int, ...]
+    half_span: tuple[int, ...] | int
 
     def __call__(self, tokens: Tokens) -> Extent:
         """As `GaussianSpan`; ValueError unless there is a half-span of at least 1 for every dimension."""

@@ -53,7 +53,7 @@ class Content(nn.Module):
         return Scores(key=key)
 
 
-class RotaryContent(nn.Module):
+class RotaryContent(nn.Module, kw_only=True):
     """(R_t q_t) . (R_s k_s), where R rotates them by their positions (RoPE, Su 2021): see `ops.encodings.rotate`.
 
     It replaces `Content`. `Positional` and `ContentBias` cannot be added, because they would use rotated queries or
@@ -115,7 +115,7 @@ class Positional(Composite):
         return Scores(relative_encoding=relative_encoding, factors=factors)
 
 
-class ContentBias(nn.Module):
+class ContentBias(nn.Module, kw_only=True):
     """u . k_s with a trained u [h d]. Needs `Content`.
 
     Attributes:
@@ -143,7 +143,7 @@ class ContentBias(nn.Module):
         )
 
 
-class PositionalBias(nn.Module):
+class PositionalBias(nn.Module, kw_only=True):
     """v . E_{s-t} with a trained v [h d] and the E of `Positional`, which it needs.
 
     Attributes:

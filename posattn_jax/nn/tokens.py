@@ -42,8 +42,12 @@ def flattened(
     Without `grid_shape`, S is taken from the shape of the inputs: several axes are a grid, one axis is a sequence.
 
     Raises:
-      ValueError: inputs with the axes of another grid than `grid_shape`, or with the axes of a grid and class tokens.
+      ValueError: inputs with the axes of another grid than `grid_shape`, or with the axes of a grid and class tokens;
+        features instead of `grid_shape`.
     """
+    if getattr(grid_shape, "ndim", 1) > 1:
+        given = f"grid_shape is an array of shape {jnp.shape(grid_shape)}"
+        raise ValueError(f"{given}: expected sizes, such as (3, 4); PositionalCrossAttention attends to other features")
     inputs, key_mask = as_array(inputs), as_array(key_mask)
     own = inputs.shape[1:-1]
     if len(own) > 1 and (num_class_tokens or tuple(grid_shape or own) != own):

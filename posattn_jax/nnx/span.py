@@ -29,13 +29,15 @@ class GaussianSpan(nnx.Module):
         Adam changes every sigma by the same share; "full", with the parameter `cholesky`; or "precision", diagonal with
         the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000, learns only with
         "precision".
-      initial_sigma: the initial value, in units of the grid's S - 1. For "full" it is the diagonal of the factor.
+      initial_sigma: the initial value, in units of the grid's S - 1, more than 0. For "full" it is the diagonal of the
+        factor.
       per_head: whether every head has a sigma of its own.
       param_dtype: the dtype of the parameter, at least float32.
       rngs: not needed, as nothing is drawn.
 
     Raises:
-      ValueError: an `initial_sigma` of 0, an unknown covariance, or `per_head` without the number of heads.
+      ValueError: an `initial_sigma` that is not more than 0, an unknown covariance, or `per_head` without the number of
+        heads.
 
     Example:
       >>> from flax import nnx
@@ -58,8 +60,7 @@ class GaussianSpan(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ):
-        if initial_sigma == 0:
-            raise ValueError("initial_sigma=0: expected another value, from which a span can be learned")
+        span.check_sigma(initial_sigma)
         if per_head and num_heads is None:
             raise ValueError("per_head=True: expected num_heads with it")
         self.num_dims, self.threshold, self.mode = num_dims, threshold, mode
@@ -71,7 +72,7 @@ class GaussianSpan(nnx.Module):
             case "diagonal":
                 self.sigma = nnx.Param(jnp.full((*heads, num_dims), initial_sigma, dtype))
             case "log":
-                self.log_sigma = nnx.Param(jnp.full((*heads, num_dims), math.log(abs(initial_sigma)), dtype))
+                self.log_sigma = nnx.Param(jnp.full((*heads, num_dims), math.log(initial_sigma), dtype))
             case "full":
                 shape = (*heads, num_dims, num_dims)
                 self.cholesky = nnx.Param(scaled_identity(initial_sigma)(key, shape, dtype))
@@ -203,7 +204,7 @@ class WindowSpan(nnx.Module):
     """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
     Args:
-      half_span: the window's reach in positions per dimension, on each side, at least 1.
+      half_span: the window's reach in positions per dimension, on each side, at least 1; in one dimension also an int.
 
     Example:
       >>> import jax.numpy as jnp
@@ -217,8 +218,8 @@ class WindowSpan(nnx.Module):
     threshold: ClassVar[float] = BOX_THRESHOLD
     mode: ClassVar[SpanMode] = "box"
 
-    def __init__(self, half_span: Shape):
-        self.half_span = tuple(half_span)
+    def __init__(self, half_span: Shape | int):
+        self.half_span = half_span if isinstance(half_span, int) else tuple(half_span)
 
     def __call__(self, tokens: Tokens) -> Extent:
         """As `GaussianSpan`; ValueError unless there is a half-span of at least 1 for every dimension."""

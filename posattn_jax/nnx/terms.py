@@ -64,7 +64,7 @@ class RotaryContent(nnx.Module):
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
 
-    def __init__(self, base: float = 10000.0):
+    def __init__(self, *, base: float = 10000.0):
         self.base = base
 
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:

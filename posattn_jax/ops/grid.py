@@ -170,10 +170,9 @@ def not_after(offsets: Num[Array, "... p"], is_causal: Causal = True) -> Bool[Ar
 
 def check_dilation(dilation: Shape, grid_shape: Shape) -> None:
     """ValueError unless there is a step of at least 1 for each dimension."""
-    if len(dilation) != len(grid_shape) or min(dilation) < 1:
-        raise ValueError(
-            f"dilation={tuple(dilation)}: expected {len(grid_shape)} steps of at least 1, one per dimension"
-        )
+    if isinstance(dilation, int) or len(dilation) != len(grid_shape) or min(dilation) < 1:
+        given = dilation if isinstance(dilation, int) else tuple(dilation)
+        raise ValueError(f"dilation={given}: expected {len(grid_shape)} steps of at least 1, one per dimension")
 
 
 def check_causal(is_causal: Causal, num_dims: int) -> Causal:

@@ -17,10 +17,12 @@ Outside = Literal["clip", "drop"]
 
 def check_kernel(kernel_shape: Shape, grid_shape: Shape) -> Sizes:
     """Returns `kernel_shape` as a tuple; ValueError unless it is one odd size for each dimension of the grid."""
-    shape = tuple(int(size) for size in kernel_shape)
+    shape = () if isinstance(kernel_shape, int) else tuple(int(size) for size in kernel_shape)
     if len(shape) != len(grid_shape) or any(size < 1 or size % 2 == 0 for size in shape):
+        example = f"kernel_shape={(3,) * len(grid_shape)}"
         raise ValueError(
-            f"kernel_shape={tuple(kernel_shape)}: expected {len(grid_shape)} odd sizes for grid_shape={grid_shape}"
+            f"kernel_shape={kernel_shape}: expected {len(grid_shape)} odd sizes for grid_shape={grid_shape}, "
+            f"such as {example}"
         )
     return shape
 

@@ -185,16 +185,18 @@ def half_span(
     return jnp.minimum(*aligned(half, reach.astype(deviation.dtype)))
 
 
-def window_sigma(half_span: Shape, reference_shape: Shape) -> Float[Array, "p"]:
+def window_sigma(half_span: Shape | int, reference_shape: Shape) -> Float[Array, "p"]:
     """The sigma whose box, at `BOX_THRESHOLD`, is `half_span` positions on each side.
 
     Raises:
       ValueError: unless there is a half-span of at least 1 for every dimension.
     """
-    if len(half_span) != len(reference_shape) or min(half_span) < 1:
-        raise ValueError(f"half_span={half_span}: expected {len(reference_shape)} numbers of at least 1")
+    sizes, num_dims = (half_span,) if isinstance(half_span, int) else tuple(half_span), len(reference_shape)
+    if len(sizes) != num_dims or min(sizes) < 1:
+        example = (max((1, *sizes)),) * num_dims
+        raise ValueError(f"half_span={half_span}: expected {num_dims} numbers of at least 1, such as {example}")
     unit = np.maximum(np.subtract(reference_shape, 1), 1)
-    return jnp.asarray((np.array(half_span) - 0.5) / unit, jnp.result_type(float))  # rounded up to half_span
+    return jnp.asarray((np.array(sizes) - 0.5) / unit, jnp.result_type(float))  # rounded up to half_span
 
 
 def log_window(
@@ -222,6 +224,12 @@ def log_window(
         shape[i], shape[-1] = distance.shape
         total = total + log_profile(distance).reshape(shape)
     return jnp.broadcast_to(total, (*coordinates.shape[:-1], len(log_width)))
+
+
+def check_sigma(initial_sigma: float) -> None:
+    """ValueError for a Gaussian whose sigma cannot be learned from, or is no width."""
+    if not 0 < initial_sigma < math.inf:
+        raise ValueError(f"initial_sigma={initial_sigma}: expected more than 0, in units of S - 1")
 
 
 def check_window(initial_width: float, ramp: float = 1.0, edge: float = 0.5, power: float = 1.0) -> None:

@@ -69,7 +69,7 @@ class EncodingOffsets(DataSet):
             raise ValueError(f"grid_shape={self.grid_shape}: expected more than one position")
 
     def load(self, reading: Reading) -> dict[str, Offsets]:
-        encoding, num = SinusoidalEncoding(self.combine), grid.num_positions(self.grid_shape)
+        encoding, num = SinusoidalEncoding(combine=self.combine), grid.num_positions(self.grid_shape)
         tokens = Tokens(jnp.zeros((1, num, self.features)), self.grid_shape, num_heads=1)
         targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, tokens))(jax.random.key(reading.seed))
         coordinates = np.asarray(grid.relative_coordinates(self.grid_shape)).reshape(-1, len(self.grid_shape))

@@ -54,7 +54,7 @@ from tests.support.made_runs import patches
         (f"{ENCODING}.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
         (f"{SPAN}.threshold", 1.5, "threshold=1.5: expected less than 1"),
         (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": expected "diagonal", "log", "full" or "prec'),
-        (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0: expected another value"),
+        (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0.0: expected more than 0"),
         (f"{SPAN}.kind", "WindowSpan", f"{SPAN}.*: WindowSpan has half_span"),
         (SPAN, part(WindowSpan, half_span=()), r"model: half_span=\(\): expected 2 numbers of at least 1"),
         (SPAN, part(WindowSpan), f"{SPAN}.half_span: WindowSpan needs it"),

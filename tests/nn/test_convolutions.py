@@ -175,7 +175,7 @@ def test_depthwise_after_softmax_is_attention_plus_a_convolution(float64, grid_s
 def test_half_of_the_heads_are_convolved(float64, grid_shape):
     shape = kernel(grid_shape)
     projections = ConvolutionalProjections(shape, ("query", "value"), param_dtype=jnp.float64)
-    layer = PositionalSelfAttention(3, 2, projections=projections, param_dtype=jnp.float64)
+    layer = PositionalSelfAttention(3, head_dim=2, projections=projections, param_dtype=jnp.float64)
     inputs, variables, (outputs, _) = apply(layer, grid_shape)
     params = variables["params"]
     own = params["projections"]

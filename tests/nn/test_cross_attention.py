@@ -105,7 +105,9 @@ def test_values_and_gradients_of_every_parameter(float64, query_grid_shape, grid
 
 def test_what_a_decoder_sees_does_not_depend_on_its_resolution():
     """Among equal keys a query of 4 x 4 attends as its four parts of 8 x 8 do on average, and stands between them."""
-    layer = PositionalCrossAttention(num_heads=1, terms=(LinearBias(),), span=GaussianSpan(0.0, "log_add"))
+    layer = PositionalCrossAttention(
+        num_heads=1, terms=(LinearBias(),), span=GaussianSpan(threshold=0.0, mode="log_add")
+    )
     coarse, fine, memory = jnp.ones((1, 4, 4, 2)), jnp.ones((1, 8, 8, 2)), jnp.ones((1, 8, 8, 2))
     variables = jax.jit(layer.init)(jax.random.key(0), coarse, memory)
     weigh = jax.jit(lambda x: layer.apply(variables, x, memory, return_weights=True)[1]["weights"][0, 0])

@@ -38,7 +38,9 @@ def test_sinusoids_of_two_dimensions():
         relative_sinusoids((2, 3), 7, "concat")
 
 
-@pytest.mark.parametrize("encoding", [SinusoidalEncoding(), SinusoidalEncoding("sum"), LearnedEncoding()], ids=repr)
+@pytest.mark.parametrize(
+    "encoding", [SinusoidalEncoding(), SinusoidalEncoding(combine="sum"), LearnedEncoding()], ids=repr
+)
 @pytest.mark.parametrize("grid_shape", [slow((4,)), slow((3, 2)), (1, 2, 3)], ids=str)
 def test_shape_and_reference(encoding, grid_shape):
     if len(grid_shape) == 3 and isinstance(encoding, SinusoidalEncoding) and encoding.combine == "concat":

@@ -41,8 +41,8 @@ GRAFTS = {
     "buckets": {"terms": (Content(), BucketedBias(num_buckets=4))},
     "dynamic": {"terms": (Content(), Positional(KERNEL))},
     "dynamic, of keys": {"terms": (Content(), KeyPositional(KERNEL))},
-    "a vector an offset": {"terms": (Content(), Positional(LearnedEncoding(ZEROS)))},
-    "a vector a head": {"terms": (Content(), ContentBias(ZEROS))},
+    "a vector an offset": {"terms": (Content(), Positional(LearnedEncoding(embedding_init=ZEROS)))},
+    "a vector a head": {"terms": (Content(), ContentBias(bias_init=ZEROS))},
     "span": {"span": GaussianSpan(**OPEN)},
     "span, added": {"span": GaussianSpan(mode="log_add", per_head=True, **OPEN)},
     "depthwise": {"values": PlusDepthwise(DepthwiseConvolution(K, kernel_init=ZEROS))},
@@ -104,7 +104,7 @@ def test_a_layer_tells_the_same_and_its_new_parts_learn(plain, name):
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_relative_queries(use_bias):
     """The bias of queries has no place in them."""
-    inputs, projections = jax.random.normal(jax.random.key(1), (2, 6, C)), LinearProjections(use_bias)
+    inputs, projections = jax.random.normal(jax.random.key(1), (2, 6, C)), LinearProjections(use_bias=use_bias)
     model, other = layer(terms=(RelativeContent(),), projections=projections), layer(projections=projections)
     found, given = begun(model, other, inputs, GRID)
     here, there = (

@@ -116,7 +116,7 @@ def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at, is
 @pytest.mark.parametrize("kernel_at", ["query", slow("key")])
 def test_weights_of_a_span_convolution_are_dropped(kernel_at):
     """Dropped outputs differ from draw to draw, and their mean is what it is without."""
-    layer = PositionalSelfAttention(H, D, extra_heads=SpanConvolution((3,), kernel_at, dropout_rate=0.5))
+    layer = PositionalSelfAttention(H, head_dim=D, extra_heads=SpanConvolution((3,), kernel_at, dropout_rate=0.5))
     inputs, variables, (outputs, _) = apply(layer, (5,))
     run = jax.jit(
         jax.vmap(lambda key: layer.apply(variables, inputs, (5,), deterministic=False, rngs={"dropout": key}))
@@ -129,12 +129,12 @@ def test_weights_of_a_span_convolution_are_dropped(kernel_at):
 def test_heads_beside_those_that_attend(float64):
     """The heads that attend are as they are alone; those of the convolution are made of the same queries."""
     extra_heads = SpanConvolution((3,), "key", param_dtype=jnp.float64)
-    layer = PositionalSelfAttention(H, D, extra_heads=extra_heads, param_dtype=jnp.float64)
+    layer = PositionalSelfAttention(H, head_dim=D, extra_heads=extra_heads, param_dtype=jnp.float64)
     mask = jnp.arange(5) < jnp.array([5, 4])[:, None]
     inputs, variables, (outputs, _) = apply(layer, (5,), key_mask=mask)
     params = variables["params"]
     projections = params["projections"]
-    plain = PositionalSelfAttention(H, D, use_output=False, param_dtype=jnp.float64)
+    plain = PositionalSelfAttention(H, head_dim=D, use_output=False, param_dtype=jnp.float64)
 
     @jax.jit
     def by_hand():

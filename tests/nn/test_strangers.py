@@ -2,20 +2,30 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 from posattn_jax import (
     BucketedBias,
     Content,
+    ContentBias,
     GaussianSpan,
     GeluGate,
     KeyPositional,
+    LearnedDecay,
     LinearProjections,
     Positional,
+    PositionalBias,
     PositionalSelfAttention,
+    RampSpan,
+    RelativeBias,
+    RotaryContent,
     SirenEncoding,
+    TokenMixing,
+    Tokens,
     Translution,
+    WindowSpan,
     relative_attention,
 )
 from posattn_jax import nnx as native
@@ -52,9 +62,29 @@ def five_axes():
         (lambda: init(values=Translution), "values=Translution is a class: expected an object"),
         (lambda: init(gate=GeluGate), "gate=GeluGate is a class: expected an object"),
         (lambda: init(terms=(Positional(SirenEncoding),)), "encoding=SirenEncoding is a class: expected an object"),
+        (lambda: init(terms=()), r"terms=\(\): expected at least one score term, such as \(Content\(\),\)"),
+        (
+            lambda: init(terms=(Content(), SirenEncoding())),
+            r"terms\[1\]=SirenEncoding\(...\) is an encoding: .* Positional\(SirenEncoding\(...\)\)",
+        ),
+        (lambda: init(terms=(GaussianSpan(),)), r"terms\[0\]=GaussianSpan.* is a span: expected span=GaussianSpan"),
+        (lambda: init(span=Content()), r"span=Content.* is a score term: expected terms=\(..., Content\(...\)\)"),
+        (lambda: Positional(Content()), "encoding=Content.* is a score term: expected terms="),
+        (lambda: init_native(terms=(native_encoding(),)), r"terms\[0\]=SirenEncoding.*: .*Positional\(SirenEncoding"),
+        (lambda: init_native(terms=()), r"terms=\(\): expected at least one score term"),
+        (lambda: init(terms=(lambda query, key, tokens: query,)), r"terms\[0\]=.* does not say what it `needs`"),
+        (
+            lambda: init(terms=(Content(), PositionalBias())),
+            r"PositionalBias needs .*, Positional\(SirenEncoding\(\)\)",
+        ),
+        (lambda: init(terms=(ContentBias(),)), r"ContentBias needs .*: expected terms=\(..., Content\(\), ContentBias"),
+        (lambda: init(span=WindowSpan(3)), r"half_span=3: expected 2 numbers of at least 1, such as \(3, 3\)"),
+        (lambda: init(terms=(RelativeBias(3),)), r"kernel_shape=3: expected 2 odd sizes .*, such as .*\(3, 3\)"),
+        (lambda: GaussianSpan(initial_sigma=-0.3), "initial_sigma=-0.3: expected more than 0"),
+        (lambda: init(dilation=2), "dilation=2: expected 2 steps of at least 1"),
         (lambda: init(span=7), "span=7: expected a part, a function or module"),
         (lambda: init(12), r"grid_shape is 12: expected one to 3 sizes, such as \(16, 12\)"),
-        (lambda: init(INPUTS), r"grid_shape is an array of shape \(2, 12, 8\): expected one to 3 sizes"),
+        (lambda: init(INPUTS), r"grid_shape is an array of .*: expected sizes, .* PositionalCrossAttention"),
         (lambda: jax.jit(lambda n: init((n, 4)))(3), "grid_shape is traced: expected plain numbers"),
         (lambda: jax.jit(init)(jnp.array([3, 4])), "grid_shape is traced: expected plain numbers"),
         (lambda: init((3, 5)), r"query has shape .*: expected \(2, 15, 2, 4\) for grid_shape=\(3, 5\)"),
@@ -94,6 +124,31 @@ def test_linen_and_nnx_do_not_mix(unchecked, call, field, expected):
     with pytest.raises(ValueError) as raised:
         call()
     assert str(raised.value).startswith(f"{field}=") and str(raised.value).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: GaussianSpan(0.3),  # no threshold, but a sigma, to who does not know the order
+        lambda: RampSpan(0.3),
+        lambda: SirenEncoding(2, 2, 4),  # the sizes that the NNX class of the same name takes
+        lambda: LearnedDecay(8),
+        lambda: LinearProjections(8),
+        lambda: RotaryContent(64),
+        lambda: PositionalSelfAttention(64, 8),  # a width and heads, as other libraries order them
+        lambda: TokenMixing(64, 8),
+        lambda: native.RotaryContent(64),
+    ],
+)
+def test_fields_without_a_natural_order_are_given_by_name(call):
+    with pytest.raises(TypeError, match="positional argument"):
+        call()
+
+
+def test_a_window_of_one_dimension_is_a_number(unchecked):
+    tokens = Tokens(INPUTS, (12,), num_heads=2)
+    for span in (WindowSpan, native.WindowSpan):
+        np.testing.assert_array_equal(span(3)(tokens).sigma, span((3,))(tokens).sigma)
 
 
 @pytest.mark.parametrize("grid_shape", [jnp.array([3, 4]), [3, 4], (3.0, 4)])

@@ -198,7 +198,7 @@ def test_what_a_span_leaves_out_is_not_reached(form, threshold):
     """By the gradient: exactly the keys inside the span, at run time, and within the static half-span."""
     grid_shape, inputs = (7, 6), make_inputs((7, 6), batch=1)
     layer = PositionalSelfAttention(
-        H, values=FORMS[form].clone(half_span=(1, 5)), span=GaussianSpan(threshold, initial_sigma=0.25)
+        H, values=FORMS[form].clone(half_span=(1, 5)), span=GaussianSpan(threshold=threshold, initial_sigma=0.25)
     )
     params = make(layer, inputs, grid_shape)
     outputs = lambda inputs: jnp.abs(apply(layer, params, inputs, grid_shape)[0]).sum((0, 2))
