@@ -11,7 +11,7 @@
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep [MORE_FOLDERS_OF_THE_SWEEP ...]
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
-                             [--config=configs/nmt_multi30k.py --config.task.decoding.beam_size=1]
+                             [--config.task.decoding.beam_size=1]
   python -m posattn_jax.main --mode=generate --workdir=runs/char_lm --prompt="The " [--length=500]
                              [--temperature=.8 --top_k=20 --seed=1]
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
@@ -306,10 +306,10 @@ def _trust(argv: list[str]) -> None:
 
 
 def _with_own_config(argv: list[str]) -> list[str]:
-    """The command line with the run's own config, if it is one that evaluates a run and names no config."""
+    """The command line with the run's own config, if its mode changes that of a run and it names no config."""
     given = {flag: command_line.last_value(argv, flag) for flag in ("mode", "workdir", "config", "treatment")}
     needs = given["config"] is not None or given["treatment"] is not None  # a treatment is of a config file
-    if given["mode"] != "evaluate" or not given["workdir"] or needs:
+    if given["mode"] not in ("evaluate", "translate") or not given["workdir"] or needs:
         return argv
     return [*argv[:1], f"--config={OWN_CONFIG}:{given['workdir']}", *argv[1:]]
 

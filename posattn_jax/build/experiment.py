@@ -97,8 +97,9 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
       InputError: the model's fields do not fit together, or its encoding does not cover this grid, or the model cannot
         separate the examples that share a row.
     """
-    trained_on = source if trained_with is None else data_set(trained_with).again(source)
-    task = task_of(config, source.knows, trained_on.knows.get("input_shape"))
+    own = source.knows.get("input_shape")
+    trained_on = own if trained_with is None else data_set(trained_with).input_shape(source)
+    task = task_of(config, source.knows, trained_on)
     try:  # traced without computing anything
         jax.eval_shape(lambda rng: task.describe(init_params(task, rng)), jax.random.key(0))
     except ValueError as error:

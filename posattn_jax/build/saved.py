@@ -1,7 +1,7 @@
 """Configs of run folders, also those that earlier versions saved.
 
-This is a config file too, whose variant is a run folder: `--mode=evaluate` takes it if the command line has no
---config, so that `--config.FIELD=...` changes the run's own config as it does that of any other config file.
+This is a config file too, whose variant is a run folder: `--mode=evaluate` and `--mode=translate` take it if the
+command line has no --config, so that `--config.FIELD=...` changes the run's own config as that of any config file.
 """
 
 import json

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posattn_jax.axes import Sizes
 from posattn_jax.data.batches import Source
 from posattn_jax.data.remembered import Files
 
@@ -66,9 +67,9 @@ class DataSet:
         """The names of the labels of the run in `workdir`, in order. The files of the data need not exist."""
         return self.classes
 
-    def again(self, source: Source) -> Source:
-        """The examples of a source in the layout of this data set."""
-        return source
+    def input_shape(self, source: Source) -> Sizes | None:
+        """The grid that the examples of a source have in the layout and size of this data set; None: they have none."""
+        return source.knows.get("input_shape")
 
 
 def split(examples: Any, seed: int, train_share: float) -> tuple[Any, Any]:

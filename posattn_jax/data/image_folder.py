@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from posattn_jax.axes import Sizes
 from posattn_jax.data import image_files, own
 from posattn_jax.data.data_set import Reading
 from posattn_jax.data.images import ImageSet
@@ -111,6 +112,11 @@ class ImageFolder(OwnImages):
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
         return NamedImages(images, self.layout, self.pool, self.mean, self.deviation, names)
+
+    def input_shape(self, source: Any) -> Sizes:
+        images = np.zeros((0, self.height, self.width, self.channels), np.uint8)
+        empty = ImageSet(images, np.zeros(0, np.int64), source.images.num_classes)
+        return super().input_shape(dataclasses.replace(source, images=empty))
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []

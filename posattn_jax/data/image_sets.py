@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from posattn_jax.axes import Sizes
 from posattn_jax.data import cifar, imagenet, mnist, prepared
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split
@@ -105,8 +106,8 @@ class LabelledImages(DataSet):
         """The source of the given images, in the layout of this data set."""
         raise NotImplementedError
 
-    def again(self, source: Any) -> Any:
-        return self.lay_out(source.images)
+    def input_shape(self, source: Any) -> Sizes:
+        return self.lay_out(source.images).knows["input_shape"]
 
     def files(self) -> Files:
         folder = pathlib.Path(self.dir)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posattn_jax.axes import Sizes
 from posattn_jax.data import own
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.images import GridImages, ImageSet
@@ -68,8 +69,8 @@ class OwnImages(DataSet):
         """The source of the given images, in the layout of this data set."""
         raise NotImplementedError
 
-    def again(self, source: Any) -> NamedImages:
-        return self.lay_out(source.images, source.names)
+    def input_shape(self, source: Any) -> Sizes:
+        return self.lay_out(source.images, source.names).knows["input_shape"]
 
     def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
         return tuple(own.of_run(workdir)["classes"])

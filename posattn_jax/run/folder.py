@@ -21,7 +21,14 @@ MAY_CHANGE = (*OF_THE_PLACE, "task.pretrained")
 # ... its length, if the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid of the data, what is evaluated, and the decoding.
-MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size")
+MAY_DIFFER = (
+    "data.height",
+    "data.width",
+    "data.pool",
+    "data.validation_limit",
+    "data.test_part",
+    "train.eval_batch_size",
+)
 MAY_DIFFER += ("task.decoding.beam_size", "task.decoding.batch_size", "task.decoding.extra_length")
 
 
@@ -30,7 +37,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
     saved = _read_config(workdir)
     if saved is not None:
         endless = config.optimizer.schedule.kind in map(name_of, ENDLESS)
-        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if endless else ()))
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if endless else ()), "choose another folder")
 
 
 def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -38,7 +45,8 @@ def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any
     saved = _read_config(workdir)
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
-    _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
+    remedy = f"without --config it is the run's own; an evaluation may change only {', '.join(MAY_DIFFER)}"
+    _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER, remedy)
     return saved
 
 
@@ -63,11 +71,13 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     return saved
 
 
-def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
-    """Raises InputError if the config differs from that of the run folder in a field that may not change."""
+def _compare(
+    config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...], remedy: str
+) -> None:
+    """Raises InputError, with a remedy, if the config differs from that of the run in a field that may not change."""
     check_version(saved, workdir)
     now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
     if differing:
         listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
-        raise InputError(f"--workdir={workdir} belongs to another config: {listed}; choose another folder")
+        raise InputError(f"--workdir={workdir} belongs to another config: {listed}; {remedy}")

@@ -1,9 +1,12 @@
 """Which configs go on with a run folder."""
 
+import numpy as np
 import pytest
 
-from configs import digits
-from posattn_jax.run.folder import check_config
+from configs import digits, image_folder
+from posattn_jax.data.image_folder import ImageFolder
+from posattn_jax.data.images import ImageSet
+from posattn_jax.run.folder import check_config, check_evaluation
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
@@ -17,6 +20,24 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     config.model.block.attention.span.threshold = 0.2
     with pytest.raises(InputError, match="model.block.attention.span.threshold was 0.1 and is now 0.2"):
         check_config(config, tmp_path)
+
+
+def test_an_evaluation_may_change_the_size_of_images(tmp_path):
+    config = image_folder.get_config("tiny")
+    write_json(tmp_path / "config.json", config.to_dict())
+    config.data.update(height=96, width=24)
+    check_evaluation(config, tmp_path)
+    with pytest.raises(InputError, match="data.height was 8 and is now 96, .*; choose another folder"):
+        check_config(config, tmp_path)
+    config.data.channels = 1
+    with pytest.raises(
+        InputError, match="data.channels was 3 .* without --config .* the run's own; .* only data.height"
+    ):
+        check_evaluation(config, tmp_path)
+    images = ImageSet(np.zeros((2, 96, 24, 3), np.uint8), np.zeros(2, np.int64), 2)
+    large = ImageFolder(height=96, width=24, pool=2).lay_out(images, ("a", "b"))
+    assert large.knows["input_shape"] == (48, 12)
+    assert ImageFolder(height=8, width=6).input_shape(large) == (8, 6), "of training, in which distances are measured"
 
 
 def test_a_run_of_an_earlier_version_is_refused(tmp_path):

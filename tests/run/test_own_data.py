@@ -43,6 +43,9 @@ def test_images(tmp_path):
     assert f"train: left out: {broken}" in trained
     assert "train: malformed images that are left out: 1, beside 304" in trained
     assert evaluation["validation"]["accuracy"] > 0.9
+    larger = f"--workdir={workdir}", "--mode=evaluate", "--config.data.height=16", "--config.data.width=16"
+    code, out, err = run_forked(*larger, config=None)
+    assert code == 0 and "grid (4, 4)" in out, err
     shutil.rmtree(folder)  # which a prediction does not need
     Image.fromarray(made_own.stripes(1, 24, 16)).save(tmp_path / "new.webp", lossless=True)
     Image.fromarray(made_own.stripes(0)).save(tmp_path / "new.png")

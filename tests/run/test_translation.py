@@ -139,6 +139,7 @@ def translates(workdir, monkeypatch, capsys):
     lines[3] = lines[11] = ""
     text = "".join(f"{line}\n" for line in lines).encode()
     command = [sys.executable, "-m", "posattn_jax.main", "--mode=translate", f"--workdir={workdir}"]
+    command.append("--config.task.decoding.batch_size=8")  # of the run's own config
     done = subprocess.run(command, input=text, capture_output=True, check=True, env=environment())
     whole, output = done.stdout.decode().splitlines(), io.StringIO()
     assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
