@@ -24,7 +24,8 @@
 
 If the package is installed, `posattn` is the same as `python -m posattn_jax.main`. To train one run with several
 processes, use launch/local.sh or launch/slurm.sh, or --distributed if jax finds the processes itself.
---help lists the modes and the main options, --helpfull all options.
+--help lists the modes and the main options, --mode=MODE --help those of a mode, --helpfull all options.
+--mode=configs lists the configs that come with the package, --version prints its version.
 A run folder is data: its config.json names classes of posattn_jax only. If it has classes of your own, name their
 modules: --modules=my_package.layers. The command then imports these.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
@@ -40,6 +41,7 @@ import re
 import signal
 import sys
 import threading
+from importlib import metadata
 
 from absl import flags
 from absl import logging as absl_logging
@@ -47,21 +49,104 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.system import command_line, extras, short_help
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.short_help import Mode
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; training creates it, or continues the run in it.")
+RUN, CONFIG = "the folder of a trained run", "a config file and a folder for the run"
 MODES = {
-    "train": "train a model, or continue its run (the default)",
-    "evaluate": "evaluate a trained run, also on a grid of another size",
-    "translate": "translate the lines of standard input",
-    "generate": "generate text with a language model",
-    "predict": "classify files, or sentences from standard input",
-    "explain": "show what a trained run attends to, as a page of pictures",
-    "export": "save a trained run as one file that needs only jax, or in another library's weight format",
-    "import": "make a run from the weights of Hugging Face (BERT, ViT), timm or big_vision",
-    "sweep": "train every treatment and seed of a config's sweep",
-    "report": "write the tables and figures of a sweep",
-    "benchmark": "time training updates with several attention layouts, in turns",
+    "train": Mode(
+        "train a model, or continue its run (the default)",
+        "--config=FILE[:VARIANT] --workdir=FOLDER",
+        CONFIG,
+        {"config.FIELD": "A field of the config: --config.train.total_epochs=2.", "treatment": "", "seeds": ""},
+        "--config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
+    ),
+    "evaluate": Mode(
+        "evaluate a trained run, also on a grid of another size",
+        "--workdir=RUN",
+        RUN,
+        {
+            "config.data.pool": "Another pooling of the pixels, and so another grid.",
+            "config.data.height": "Another height of the images of a folder; likewise config.data.width.",
+            "config.train.eval_batch_size": "The number of examples at a time.",
+        },
+        "--workdir=runs/digits --config.data.pool=1",
+    ),
+    "translate": Mode(
+        "translate the lines of standard input",
+        "--workdir=RUN",
+        f"{RUN} of translation, and text on its standard input",
+        {
+            "config.task.decoding.beam_size": "The number of hypotheses of the beam search.",
+            "config.task.decoding.batch_size": "The number of sentences at a time.",
+            "config.task.decoding.extra_length": "How many tokens longer than its source a translation may be.",
+        },
+        "--workdir=runs/nmt < input.txt > output.txt",
+    ),
+    "generate": Mode(
+        "generate text with a language model",
+        "--workdir=RUN",
+        f"{RUN} of a language model",
+        {"prompt": "", "length": "", "temperature": ""},
+        '--workdir=runs/char_lm --prompt="The " --length=200',
+    ),
+    "predict": Mode(
+        "classify files, or sentences from standard input",
+        "--workdir=RUN FILE_OR_FOLDER ...",
+        f"{RUN}, and files or sentences to classify",
+        {"top": "", "modules": "", "debug": ""},
+        "--workdir=runs/digits picture.png --top=3",
+    ),
+    "explain": Mode(
+        "show what a trained run attends to, as a page of pictures",
+        "--workdir=RUN [FILE_OR_FOLDER ...]",
+        RUN,
+        {"layers": "", "heads": "", "modules": ""},
+        "--workdir=runs/digits picture.png --layers=1",
+    ),
+    "export": Mode(
+        "save a trained run as one file that needs only jax, or in another library's weight format",
+        "--workdir=RUN",
+        RUN,
+        {"format": "", "modules": "", "debug": ""},
+        "--workdir=runs/digits --format=stablehlo",
+    ),
+    "import": Mode(
+        "make a run from the weights of Hugging Face (BERT, ViT), timm or big_vision",
+        "--workdir=FOLDER FILE_OR_FOLDER",
+        "a folder for the run, and the weights",
+        {"num_heads": "", "num_sentences": "", "debug": ""},
+        "--workdir=runs/vit vit/model.safetensors --num_heads=3",
+    ),
+    "sweep": Mode(
+        "train every treatment and seed of a config's sweep",
+        "--config=FILE --workdir=FOLDER",
+        "a config file with a sweep, and a folder for its runs",
+        {"treatments": "", "seeds": "", "workers": ""},
+        "--config=configs/digits.py --workdir=runs/sweep --treatments=siren_2d,span_2d",
+    ),
+    "report": Mode(
+        "write the tables and figures of a sweep",
+        "--workdir=SWEEP [MORE_FOLDERS_OF_THE_SWEEP ...]",
+        "the folder of a sweep",
+        {"debug": ""},
+        "--workdir=runs/sweep",
+    ),
+    "benchmark": Mode(
+        "time training updates with several attention layouts, in turns",
+        "--config=FILE --workdir=FOLDER",
+        "a config file and a folder for the figures",
+        {"implementations": "", "dtypes": "", "batch_sizes": ""},
+        "--config=configs/cifar2d_span.py:quick --workdir=runs/benchmark --implementations=auto,dense",
+    ),
+    "configs": Mode(
+        "list the configs that come with the package, each with its first line",
+        "",
+        "nothing else",
+        {},
+        "",
+    ),
 }
 _MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
 _SEEDS = flags.DEFINE_list(
@@ -95,6 +180,7 @@ _WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weigh
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
+flags.DEFINE_bool("version", False, "Print the version, and do nothing else.")
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 OF_A_SWEEP = (
     flags.DEFINE_enum(
@@ -130,7 +216,7 @@ OF_A_BENCHMARK = (
 )
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
-FLAGS_OF |= {"modules": tuple(mode for mode in MODES if mode not in ("import", "report"))}
+FLAGS_OF |= {"modules": tuple(mode for mode in MODES if mode not in ("import", "report", "configs"))}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
@@ -141,7 +227,9 @@ NO_CONFIG = dict.fromkeys(
 NO_CONFIG |= {
     "report": "expected none with --mode=report, which reads finished runs",
     "import": "expected none with --mode=import, as the weights determine the model",
+    "configs": "expected none with --mode=configs, which lists those of the package",
 }
+NO_CONFIG_YET = "expected --config=FILE too, whose field it sets, such as --config=configs/digits.py"
 MAIN_FLAGS = (
     "config",
     "workdir",
@@ -150,6 +238,7 @@ MAIN_FLAGS = (
     "treatment",
     "seeds",
     "debug",
+    "version",
 )  # options that --help lists for all modes
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
@@ -163,6 +252,11 @@ def main(argv: list[str]) -> int:
     """Runs the chosen mode; returns the exit code."""
     if _MODE.value not in WITH_ARGUMENTS:
         command_line.check_no_more(argv[1:])
+    if _MODE.value == "configs":
+        found = command_line.shipped_configs()
+        width = max(map(len, found)) + 2
+        print(*(f"{name:{width}}{about}" for name, about in found.items()), sep="\n")
+        return 0
     workdir = pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are reported before the libraries of a run are loaded.
@@ -247,20 +341,28 @@ def _config() -> ConfigDict:
 
 
 def help_text(argv: list[str]) -> str | None:
-    """The text of --help, with the options of the mode if one is given, or of --helpfull; None without either flag."""
+    """The text of --help, of the mode if one is given, of --helpfull or of --version; None without such a flag.
+
+    A command line without anything asks for help too.
+    """
+    if "--version" in argv:
+        try:
+            return f"posattn_jax {metadata.version('posattn_jax')}"
+        except metadata.PackageNotFoundError:
+            return "posattn_jax, not installed: a checkout"
     match short_help.asked_for(argv):
         case "short":
             mode = short_help.mode_of(argv, MODES)
-            names = (
-                *MAIN_FLAGS,
-                *(name for name, modes in FLAGS_OF.items() if mode in modes and name not in MAIN_FLAGS),
-            )
-            options = short_help.described(flags.FLAGS, names)
+            if mode is not None:
+                others = [name for name, modes in FLAGS_OF.items() if mode in modes and name not in MODES[mode].options]
+                return short_help.write_mode(mode, MODES[mode], flags.FLAGS, others)
+            options = short_help.described(flags.FLAGS, MAIN_FLAGS)
             options |= {"--config.FIELD": "A field of the config: --config.train.total_epochs=2."}
+            about = {name: each.about for name, each in MODES.items()}
             more = (
                 "Options of one mode: posattn --mode=MODE --help. All options, also of libraries: posattn --helpfull."
             )
-            return short_help.write(str(__doc__).splitlines()[0], MODES, options, EXAMPLES, more)
+            return short_help.write(str(__doc__).splitlines()[0], about, options, EXAMPLES, more)
         case "full":
             return f"{__doc__}\n{flags.FLAGS.get_help()}"
     return None
@@ -270,12 +372,17 @@ def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line. Raises InputError for anything wrong with it, including the config's fields."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
     _trust(argv)
-    rest = command_line.parse_with_config(flags.FLAGS, _with_own_config(argv))
+    argv = _with_own_config(argv)
+    field = next((each for each in argv if re.match(r"--?config\.", each)), None)
+    if field is not None and command_line.last_value(argv, "config") is None:
+        wrong = NO_CONFIG.get(command_line.last_value(argv, "mode") or "", NO_CONFIG_YET)
+        raise InputError(f"{field}: {wrong}")
+    rest = command_line.parse_with_config(flags.FLAGS, argv)
     if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
         raise InputError(f"--config: {NO_CONFIG[_MODE.value]}")
     if _MODE.value not in (*NO_CONFIG, "translate"):
         command_line.check_config_given(_CONFIG.value)
-    if not _WORKDIR.value:
+    if not _WORKDIR.value and _MODE.value != "configs":
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     for name, modes in FLAGS_OF.items():
         if flags.FLAGS[name].present and _MODE.value not in modes:

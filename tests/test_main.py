@@ -7,9 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from absl import flags
 
 from posattn_jax import main
 from posattn_jax.run import summary
+from posattn_jax.system import command_line
 from posattn_jax.system.files import read_metrics
 from tests.support import made_data
 from tests.support.command import run, run_forked, start, told
@@ -66,7 +68,7 @@ def test_evaluate_by_the_config_of_the_run(trained, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--config.train.epochs=3"], 'error: --config: no field "epochs"'),
+        (["--config.train.epochs=3"], "did you mean --config.train.total_epochs?"),
         (["--config.train.batch_size=3"], "belongs to another config: train.batch_size was 20 and is now 3;"),
         (["--treatment=siren_2d"], "--config=FILE is missing"),
         (["--workdir=nowhere"], "error: --workdir=nowhere: no run there (it has no config.json)"),
@@ -96,8 +98,12 @@ def test_evaluate_on_a_larger_grid(trained):
     "arguments, message",
     [
         (["--config.optimizer.schedule=cosine"], "--config.optimizer.schedule=cosine: expected a field of this part"),
-        (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
-        (["--config.train.epochz=2"], '--config: no field "epochz"\n'),
+        (
+            ["--config.data.pol=1"],
+            '--config.data.pol=1: no field "pol": did you mean --config.data.pool? config.data has ',
+        ),
+        (["--config.train.learning_rate=2"], "did you mean --config.optimizer.learning_rate? config.train has "),
+        (["--config.seed.x=2"], '--config.seed.x=2: no field "x": config.seed has no fields'),
         pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
         (
             ["--config.mesh.data=3"],
@@ -197,7 +203,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr(main, "_DISTRIBUTED", type("Flag", (), {"value": False}))
     monkeypatch.setattr(main, "_WANDB", type("Flag", (), {"value": None}))
     monkeypatch.setattr(main, "_SEEDS", type("Flag", (), {"value": None}))
-    assert main.run(["main"]) == 1
+    assert main.run(["main", "--workdir=run"]) == 1
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
 
 
@@ -342,9 +348,43 @@ def test_a_summary_without_git(monkeypatch):
     assert summary._git_commit() is None
 
 
-@pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--config.train.total_epochs=2"], "--config.train.total_epochs=2: expected --config=FILE too"),
+        (["--mode=predict", "--config.data.pool=2"], "--config.data.pool=2: expected none in this mode"),
+        (["--mode=configs", "--config.seed=2"], "--config.seed=2: expected none with --mode=configs"),
+    ],
+)
+def test_a_field_without_its_config(options, message):
+    code, out, err = run_forked("--workdir=run", *options, config=None)
+    assert (code, out) == (2, "") and message in err and len(told(err)) == 1, err
+
+
+def test_the_configs_of_the_package():
+    found = command_line.shipped_configs()
+    assert "configs/digits.py" in found and "configs/common.py" not in found and all(found.values())
+    code, out, err = run_forked("--mode=configs", config=None)
+    assert (code, err) == (0, "") and len(out.splitlines()) == len(found)
+
+
+def test_the_version(capsys):
+    assert main.run(["posattn", "--version"]) == 0
+    assert capsys.readouterr().out.startswith("posattn_jax")
+
+
+@pytest.mark.parametrize("mode", main.MODES)
+def test_help_of_a_mode_is_short(mode, capsys):
+    assert main.run(["posattn", f"--mode={mode}", "--help"]) == 0
+    usage, *_, example = capsys.readouterr().out.splitlines()
+    assert usage.startswith(f"Usage: posattn --mode={mode}") and example.startswith(f"Example: posattn --mode={mode}")
+    given = [each.partition("=")[0] for each in example.split() if each.startswith("--")]
+    assert all(each[2:] in flags.FLAGS or each.startswith("--config.") for each in given)
+
+
+@pytest.mark.parametrize("flag", ["", "--help", "-h", "--helpfull"])
 def test_help_is_asked_for_without_a_config(flag, capsys):
-    assert main.run(["posattn", flag]) == 0
+    assert main.run(["posattn", flag] if flag else ["posattn"]) == 0
     page = capsys.readouterr().out
     assert all(mode in page for mode in main.MODES) and "--workdir" in page
     assert (len(page.splitlines()) > 60) == (flag == "--helpfull")

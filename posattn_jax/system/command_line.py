@@ -1,15 +1,18 @@
 """Functions that all commands share: flags with a config file, the folder of results, and errors in one line."""
 
+import ast
+import difflib
 import importlib.util
 import math
 import pathlib
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError, RunError
@@ -33,6 +36,8 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
             rest = values(argv)
             _ = values["config"].value  # the config file is read here
     except (AttributeError, KeyError) as error:
+        if wrong := _unknown_field(argv):
+            raise InputError(wrong) from error
         text = str(error.args[0])
         near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
         unknown = re.fullmatch(r"""["']+(\w+)["']+""", text)
@@ -45,6 +50,48 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
             raise InputError(f"{part[1]}: {expected}") from error
         raise InputError(re.sub(r"^(ValueError|SyntaxError|[\w.]+\.InputError): ", "", last)) from error
     return rest
+
+
+def _unknown_field(argv: list[str]) -> str | None:
+    """What is wrong with the first `--config.FIELD` that the config does not have: its path, the near ones, and all."""
+    file = last_value(argv, "config")
+    given = [each for each in argv if re.match(r"--?config\.\w", each)]
+    try:
+        config = load_config(file) if file and given else None
+    except Exception:  # the file itself is wrong
+        return None
+    for argument in given if config is not None else ():
+        _, name, *below = argument.lstrip("-").partition("=")[0].split(".")
+        above, part = "config", config
+        while below and isinstance(part, ConfigDict) and name in part:
+            above, part, (name, *below) = f"{above}.{name}", part[name], below
+        known = sorted(part) if isinstance(part, ConfigDict) else []
+        if name in known:
+            continue
+        near = [f"{above}.{each}" for each in difflib.get_close_matches(name, known, 2)]
+        near += [each for each in _paths(config, "config") if each.rpartition(".")[2] == name and each not in near][:2]
+        hint = f"did you mean --{' or --'.join(near)}? " if near else ""
+        return f'{argument}: no field "{name}": {hint}{above} has {", ".join(known) or "no fields"}'
+    return None
+
+
+def _paths(config: ConfigDict, above: str) -> Iterator[str]:
+    """The paths of all fields."""
+    for name, value in config.items():
+        yield f"{above}.{name}"
+        if isinstance(value, ConfigDict):
+            yield from _paths(value, f"{above}.{name}")
+
+
+def shipped_configs() -> dict[str, str]:
+    """The configs that come with the package, with the first lines of their texts."""
+    found = {}
+    for path in sorted((HOME / "configs").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        is_config = any(isinstance(each, ast.FunctionDef) and each.name == "get_config" for each in tree.body)
+        if is_config and not path.name.startswith("common"):  # which others import
+            found[f"configs/{path.name}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
 
 
 def last_value(argv: list[str], flag: str) -> str | None:
@@ -63,7 +110,7 @@ def load_config(config_file: str) -> Any:
       InputError: no such file.
     """
     module, variant = load_config_file(config_file)
-    return module.get_config(variant)
+    return module.get_config(variant) if variant else module.get_config()
 
 
 def load_config_file(config_file: str) -> tuple[Any, str]:

@@ -65,7 +65,7 @@ def test_a_config_of_ones_own_imports_ours_and_what_lies_beside_it(tmp_path):
     own = "from configs import digits, mine\n\n\ndef get_config():\n    config = digits.get_config()\n"
     (folder / "new.py").write_text(own + "    config.model.width = mine.WIDTH\n    return config\n")
     code, _, err = run_forked("--config.model.widht=3", config=folder / "new.py")
-    assert code == 2 and 'did you mean "width"' in err, "which is told once the file has been read"
+    assert code == 2 and "did you mean --config.model.width" in err, "which is told once the file has been read"
 
 
 def test_a_config_that_comes_with_the_package(tmp_path, monkeypatch):

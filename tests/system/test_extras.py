@@ -9,8 +9,10 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
+from configs import digits
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 from tests.project.test_constraints import normal
 from tests.support.command import ROOT, environment
 
@@ -92,7 +94,8 @@ DIGITS = "--config=configs/digits.py:tiny --workdir=build/none"
 
 
 def test_every_command_says_what_it_lacks_in_a_line(tmp_path):
-    modes = ("report", "predict", "explain", "translate", "generate", "export")
+    modes = ("report", "evaluate", "predict", "explain", "translate", "generate", "export")
+    write_json(tmp_path / "config.json", digits.get_config("tiny").to_dict())
     commands = [
         f"main {DIGITS}",
         f"main {DIGITS} --mode=sweep",
