@@ -48,8 +48,8 @@ struct Queries {
   }
 };
 
-// Whether 16 queries of a tile, from `query` on, may meet 16 keys of the block's tile, from `key` on: whether their boxes are
-// within the span of each other.
+// Whether 16 queries of a tile, from `query` on, may meet 16 keys of the block's tile, from `key` on: whether their boxes
+// are within the span of each other.
 DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int query, int key) {
   const Place first = within(p, query), last = within(p, query + 15);
   const Place first_key = within(p, key), last_key = within(p, key + 15);

@@ -102,8 +102,8 @@ struct Row {
   bool on;
 };
 
-// The row of position `own + same` of a tile, which have no bit in common; off the grid it has none. `same` is the same for
-// all threads: so is what is computed from it and from the tile alone.
+// The row of position `own + same` of a tile, which have no bit in common; off the grid it has none. `same` is the same
+// for all threads: so is what is computed from it and from the tile alone.
 DEVICE Row row_of(const Params& p, const Place& tile, int own, int same = 0) {
   const Place in = within(p, own), more = within(p, same);
   int start = 0, rest = 0;
@@ -335,7 +335,8 @@ DEVICE void for_chunks(Each each) {
 }
 
 // Copies the rows of a part to shared memory: a row from row `from(own, same)` of `features`, an array of `heads`
-// heads, or zeros if there is none. They are there after the next wait and, of float32, `split_part`; what is no whole chunk at once.
+// heads, or zeros if there is none. They are there after the next wait and, of float32, `split_part`; what is no whole
+// chunk at once.
 template <class From>
 DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int heads, From from) {
   for_chunks([&](int own, int same, int chunk) {
