@@ -152,39 +152,40 @@ KERNEL(backward, 2) {
   // when a turn ends, the sum so far is added to its bias and taken from the one whose turn begins.
   const auto add_sums = [&](float* ends, float* begins) {
     if (ends == nullptr && begins == nullptr) return;
-    float sums[WIDTH / 8][4];  // over the warp's 16 rows; the first two of each four
+    // Over the warp's 16 rows, eight blocks of features at a time. In each step a lane and its partner share what they
+    // have: each goes on with one half of it.
+    constexpr int at_once = smaller(8, WIDTH / 8);
 #pragma unroll
-    for (int i = 0; i < WIDTH / 8; i++)
+    for (int block = 0; block < WIDTH / 8; block += at_once) {
+      float sums[at_once][2];
 #pragma unroll
-      for (int k = 0; k < 2; k++) sums[i][k] = d_queries[i][k] + d_queries[i][2 + k];
-    // In each step a lane and its partner share what they have: each goes on with one half of it.
-    int first = 0;
-    bool is_own = true;
+      for (int i = 0; i < at_once; i++)
 #pragma unroll
-    for (int step = 1; step <= 3; step++) {
-      const int mask = 32 >> step, rest = WIDTH / 8 >> step;
-      const bool upper = lane() & mask;
-      if (rest == 0) {
+        for (int k = 0; k < 2; k++) sums[i][k] = d_queries[block + i][k] + d_queries[block + i][2 + k];
+      int own = block;
+      bool is_own = true;
 #pragma unroll
-        for (int k = 0; k < 2; k++) sums[0][k] += shuffle_xor(sums[0][k], mask);
-        is_own = is_own && !upper;
-      }
+      for (int step = 1; step <= 3; step++) {
+        const int mask = 32 >> step, rest = at_once >> step;
+        const bool upper = lane() & mask;
+        if (rest == 0) {
 #pragma unroll
-      for (int i = 0; i < rest; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          const float low = sums[i][k], high = sums[rest + i][k];
-          sums[i][k] = (upper ? high : low) + shuffle_xor(upper ? low : high, mask);
+          for (int k = 0; k < 2; k++) sums[0][k] += shuffle_xor(sums[0][k], mask);
+          is_own = is_own && !upper;
         }
-      first += upper ? rest : 0;
-    }
-    constexpr int count = larger(WIDTH / 64, 1);
-    float own_sums[count][4];
 #pragma unroll
-    for (int i = 0; i < count; i++) own_sums[i][0] = sums[i][0], own_sums[i][1] = sums[i][1];
-    if (!is_own) return;
-    if (ends != nullptr) add_row(p, ends, own_sums, 0, after, 8 * first);
-    if (begins != nullptr) add_row(p, begins, own_sums, 0, -after, 8 * first);
+        for (int i = 0; i < rest; i++)
+#pragma unroll
+          for (int k = 0; k < 2; k++) {
+            const float low = sums[i][k], high = sums[rest + i][k];
+            sums[i][k] = (upper ? high : low) + shuffle_xor(upper ? low : high, mask);
+          }
+        own += upper ? rest : 0;
+      }
+      const float row[1][4] = {{sums[0][0], sums[0][1]}};
+      if (is_own && ends != nullptr) add_row(p, ends, row, 0, after, 8 * own);
+      if (is_own && begins != nullptr) add_row(p, begins, row, 0, -after, 8 * own);
+    }
   };
   Pairs pairs;
   for (Slabs slabs(p, home); !slabs.is_done();) {
