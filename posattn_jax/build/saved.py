@@ -35,8 +35,13 @@ def check_version(config: Any, workdir: pathlib.Path) -> None:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
-# Fields that classes have got since, and whose defaults are not what their classes did before: by kind, as it is saved.
-BEFORE = {"posattn_jax.train.optimizer:Adam": {"clips_spans": True}}
+def _adam_before(saved: dict[str, Any]) -> dict[str, Any]:
+    return {"clips_spans": bool(saved.get("clip_norm"))}  # what was clipped, was clipped with spans
+
+
+# Fields that classes have got since, and what their classes did before, which is not their defaults: by kind, as it is
+# saved, a function of a saved part.
+BEFORE = {"posattn_jax.train.optimizer:Adam": _adam_before}
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +56,8 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, InputError):  # not a part, or its class does not exist
         return given
     now = part(cls)
-    defaults = json.loads(json.dumps(now.to_dict())) | BEFORE.get(now.kind, {})
+    before = BEFORE.get(now.kind, lambda saved: {})(given)
+    defaults = json.loads(json.dumps(now.to_dict())) | before
     stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `block` and `num_blocks` stand for `blocks`
     return {name: default for name, default in defaults.items() if name not in stood_for} | given
 
