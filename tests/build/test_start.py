@@ -118,6 +118,7 @@ def test_what_changes_the_function_is_refused(files, fields, message):
         begin(config)
 
 
+@pytest.mark.slow
 def test_translution_in_an_imported_vision_transformer(files, capsys):
     """Of pixels as it was trained on; with a head for other classes."""
     config = of_vit(files, {f"{ATTENTION}.values": part(Translution)})
@@ -128,6 +129,7 @@ def test_translution_in_an_imported_vision_transformer(files, capsys):
     assert begun["blocks_1"]["attention"]["values"]["matrices"].shape == (3, 5, 8, 2, 4)
 
 
+@pytest.mark.slow
 def test_a_head_of_the_same_labels_is_taken_over(tmp_path, capsys):
     start = make_digits(tmp_path / "digits")
     config = change(common.of_run(str(start)), {"task.pretrained": str(start)})

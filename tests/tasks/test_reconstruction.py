@@ -124,6 +124,7 @@ def fit(workdir, seeds=(1,), **settings):
     return jax.device_get(train(workdir, task=made[0][0], data=data, **fields).states)
 
 
+@pytest.mark.slow
 def test_offsets_on_the_device_change_no_bit(tmp_path):
     """Nor do blocks of several updates."""
     settings = {"read": {"resident_mib": 0}, "resident": {"resident_mib": 1, "dispatch_steps": 16}}
