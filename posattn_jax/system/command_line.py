@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError, RunError
@@ -57,15 +56,15 @@ def _unknown_field(argv: list[str]) -> str | None:
     file = last_value(argv, "config")
     given = [each for each in argv if re.match(r"--?config\.\w", each)]
     try:
-        config = load_config(file) if file and given else None
+        config = load_config(file).to_dict() if file and given else None
     except Exception:  # the file itself is wrong
         return None
     for argument in given if config is not None else ():
         _, name, *below = argument.lstrip("-").partition("=")[0].split(".")
         above, part = "config", config
-        while below and isinstance(part, ConfigDict) and name in part:
+        while below and isinstance(part, dict) and name in part:
             above, part, (name, *below) = f"{above}.{name}", part[name], below
-        known = sorted(part) if isinstance(part, ConfigDict) else []
+        known = sorted(part) if isinstance(part, dict) else []
         if name in known:
             continue
         near = [f"{above}.{each}" for each in difflib.get_close_matches(name, known, 2)]
@@ -75,11 +74,11 @@ def _unknown_field(argv: list[str]) -> str | None:
     return None
 
 
-def _paths(config: ConfigDict, above: str) -> Iterator[str]:
+def _paths(config: dict[str, Any], above: str) -> Iterator[str]:
     """The paths of all fields."""
     for name, value in config.items():
         yield f"{above}.{name}"
-        if isinstance(value, ConfigDict):
+        if isinstance(value, dict):
             yield from _paths(value, f"{above}.{name}")
 
 
