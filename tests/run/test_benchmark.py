@@ -126,7 +126,7 @@ def test_what_needs_too_much_is_skipped_and_told():
         (["--dtypes=float64"], 'model.dtype="float64": expected "float32" or "bfloat16"'),
         (["--sigmas=wide"], "--sigmas=wide: expected numbers"),
         (["--sigmas=nan"], "--sigmas=nan: expected at least one number, each finite"),
-        (["--sigmas=0"], "initial_sigma=0: expected another value"),
+        (["--sigmas=0"], "initial_sigma=0.0: expected more than 0"),
         (["--sigmas=.1", NO_SPAN], "--sigmas=.1: the model has no span to learn"),
         (["--batch_sizes=1.5"], "--batch_sizes=1.5: expected whole numbers"),
         (["--batch_sizes=0"], "train.batch_size=0"),
