@@ -16,8 +16,8 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.layers import Dropout
 from posattn_jax.nn.places import of_sequence
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.ops.initial import NORMAL

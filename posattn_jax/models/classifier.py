@@ -12,8 +12,7 @@ from posattn_jax.models.stack import Pooling, add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.layers import Dropout, linear
 from posattn_jax.ops.precision import float32_or_better
 
 

@@ -14,7 +14,7 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
+from posattn_jax.nn.layers import Dropout
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import float32_or_better, plus

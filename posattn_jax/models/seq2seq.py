@@ -14,7 +14,7 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
+from posattn_jax.nn.layers import Dropout
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between, of_grid, of_sequence
 from posattn_jax.nn.precompute import precompute

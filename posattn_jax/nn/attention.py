@@ -32,7 +32,7 @@ from posattn_jax.axes import (
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes, check_terms
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.linear import from_heads
+from posattn_jax.nn.layers import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores

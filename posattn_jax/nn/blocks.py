@@ -13,9 +13,8 @@ from posattn_jax.axes import Array, Features, GridFeatures, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.examples import shared_out
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.layers import Dropout, linear
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import Places

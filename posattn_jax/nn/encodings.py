@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import RelativeEncoding
-from posattn_jax.nn.linear import linear
-from posattn_jax.nn.reach import within_reach
+from posattn_jax.axes import Array, Float, RelativeEncoding
+from posattn_jax.nn.layers import linear
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops import grid
+from posattn_jax.ops import grid, reach
 from posattn_jax.ops.attention import Factors
 from posattn_jax.ops.encodings import Combine, axial_features, join_axes, of_kernel, relative_sinusoids, within_table
 from posattn_jax.ops.initial import NORMAL, uniform
@@ -179,3 +178,10 @@ class KernelEncoding(nn.Module):
         heads = 1 if self.share_heads else tokens.num_heads
         table = self.param("table", init, (*self.kernel_shape, heads, tokens.head_dim), self.param_dtype)
         return of_kernel(table, tokens.table_shape, self.outside, tokens.num_heads)
+
+
+def within_reach(module: nn.Module, features: Float[Array, "*r k"], tokens: Tokens) -> Float[Array, "*r c"]:
+    """As `ops.reach.within_reach`: [*R, k] -> [*R, c]. During initialisation the module is evaluated at all offsets."""
+    if module.scope is None or module.is_initializing():
+        return module(features)
+    return reach.within_reach(module, features, tokens.table_shape, tokens.reach, nn.switch)

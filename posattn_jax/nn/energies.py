@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Bool, Features, Float, Int
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.linear import to_heads
+from posattn_jax.nn.layers import to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing

@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
-from posattn_jax.nn.linear import to_heads
+from posattn_jax.nn.layers import to_heads
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import times
 

@@ -13,9 +13,8 @@ from posattn_jax.axes import Array, Causal, Features, GridFeatures, GridMask, Po
 from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
-from posattn_jax.nn.linear import from_heads, to_heads
+from posattn_jax.nn.layers import Dropout, from_heads, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
 from posattn_jax.nn.tokens import flattened

@@ -5,6 +5,7 @@ import math
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
@@ -13,10 +14,9 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Bool, Causal, Features, Float, Int, KeyMask, SegmentIds, Shape
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
-from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
-from posattn_jax.nn.linear import linear
-from posattn_jax.ops import grid, mixing, scores, segments
+from posattn_jax.nn.layers import Dropout, linear
+from posattn_jax.ops import grid, mixing, scores
 from posattn_jax.ops.encodings import sinusoidal_features
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import aligned
@@ -94,7 +94,7 @@ def of_sequence(length: int, segment_ids: SegmentIds | None = None) -> Int[Array
     """The positions 0, 1, ... of a sequence. If several share a row, the positions of each start at 0."""
     if segment_ids is None:
         return jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    return segments.places_within(segment_ids)[..., None]
+    return places_within(segment_ids)[..., None]
 
 
 def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: Any) -> Places:
@@ -293,3 +293,10 @@ class StackPositions(nn.Module):
             return words * root
         added = added.astype(words.dtype)
         return (words + added) * root if self.form == "learned" else words * root + added
+
+
+def places_within(segment_ids: SegmentIds) -> Int[Array, "b t"]:
+    """The place of every token in its segment, from 0."""
+    places = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
+    begins = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
+    return places[None] - jax.lax.cummax(jnp.where(begins, places[None], 0), axis=1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.layers import linear
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens

@@ -12,7 +12,7 @@ from posattn_jax.nn.decay import LinearBias
 from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import FourierPositions, LearnedPositions, SinusoidalPositions, of_grid
+from posattn_jax.nn.places import FourierPositions, LearnedPositions, SinusoidalPositions, of_grid, places_within
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
@@ -20,7 +20,6 @@ from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias, RotaryContent
 from posattn_jax.nn.translution import Translution
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
-from posattn_jax.ops.segments import places_within
 from tests.models.test_seq2seq import V, built
 from tests.support.made_params import made_params
 from tests.support.slow import slow

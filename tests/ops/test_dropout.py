@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.nn.dropout import Dropout
+from posattn_jax.nn.layers import Dropout
 from posattn_jax.ops.dropout import dropout, dropped_levels
 from tests.support.slow import slow
 

@@ -15,8 +15,8 @@ from jax import lax
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.loop import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.encodings import features_per_dimension, frequencies
 from posattn_jax.ops.precision import einsum, float32_or_better, minus, plus, same_dtype, times

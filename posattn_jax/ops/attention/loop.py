@@ -1,4 +1,6 @@
-"""The base of the loops over rows and over windows: their arrays, groups of heads, and hand-written gradients."""
+"""The base of the loops over rows and over windows: their arrays, groups of heads, hand-written gradients, and how much
+they compute at once.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Array, Query, Weights
 from posattn_jax.ops import scores
@@ -16,6 +19,9 @@ from posattn_jax.ops.precision import float32_or_better
 # The axis of heads in the arrays that have one.
 BY_HEAD = ("value", "key", "content_query", "position_query", "pair_scores", "pair_addend")
 HEAD_AXES = {**dict.fromkeys(BY_HEAD, 1), "encoding": -2, "sigma": 0}
+# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
+SCORE_BYTES = {"cpu": 2**21}
+ACCELERATOR_SCORE_BYTES = 2**28
 
 
 class Loop:
@@ -248,3 +254,18 @@ def _arrays(problem: Problem) -> dict[str, Array]:
     if problem.block is not None:
         arrays["block"] = jnp.stack([jnp.asarray(x, jnp.int32) for x in (problem.block.start, problem.block.first)])
     return arrays
+
+
+def examples(batch: Any) -> int:
+    """The number of examples to choose sizes for: 1 for an empty batch, and for one whose size is symbolic."""
+    return max(1, batch) if isinstance(batch, int) else 1
+
+
+def score_bytes() -> int:
+    """The bytes of scores to compute at once on this device."""
+    return SCORE_BYTES.get(get_default_device().platform, ACCELERATOR_SCORE_BYTES)
+
+
+def heads_at_once(num_heads: int, room: int) -> int:
+    """The largest divisor of `num_heads` that is at most `room`; at least 1."""
+    return max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= max(1, room))

@@ -15,7 +15,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.budget import examples, heads_at_once, score_bytes
+from posattn_jax.ops.attention.loop import examples, heads_at_once, score_bytes
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.kernels import relative_shift
 from posattn_jax.ops.precision import minus

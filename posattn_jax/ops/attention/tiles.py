@@ -11,7 +11,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.budget import examples, heads_at_once, score_bytes
+from posattn_jax.ops.attention.loop import examples, heads_at_once, score_bytes
 from posattn_jax.ops.precision import plus
 
 # Queries per tile. With fewer, a window has fewer keys outside of the span; with more, products are larger.

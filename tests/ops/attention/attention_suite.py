@@ -268,7 +268,7 @@ class AttentionSuite:
         mask = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))[None, None] <= 2
         static = {"grid_shape": (9,), "mask": jnp.asarray(mask), "implementation": "reference"}
         expected = jax.jit(lambda x: relative_attention(**x, **static))(exact)
-        tolerance = 1e-5 if dtype == jnp.float32 else 0.05
+        tolerance = 1e-5 if dtype == "float32" else 0.05
         gradients, outputs = results(-jnp.inf, without)
         np.testing.assert_allclose(outputs.astype(jnp.float32), expected, atol=tolerance)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import auto, budget, rows, tiles
+from posattn_jax.ops.attention import auto, loop, rows, tiles
 from tests.ops.attention.attention_suite import AllPairsSuite, B, LocalSuite, StaticSpanSuite, make_inputs
 from tests.support.slow import slow
 
@@ -67,7 +67,7 @@ def test_causal_and_padding(float64, suite, grid_shape):
 def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode):
     """Rows and tiles of two queries of one head, each computed alone; "auto" chooses between them at run time."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 1})
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
     monkeypatch.setattr(tiles, "TILE_QUERIES", 2)
     monkeypatch.setattr(tiles, "WINDOW_HALVES", dict.fromkeys((1, 2, 3), (1,)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posattn_jax.ops.attention import budget, relative_attention, rows
+from posattn_jax.ops.attention import loop, relative_attention, rows
 from posattn_jax.ops.grid import relative_offsets
 from tests.ops.attention.attention_suite import AllPairsSuite, B, H, make_inputs
 from tests.support.slow import slow
@@ -35,7 +35,7 @@ class TestDense(AllPairsSuite):
 def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per_head):
     """One row of two queries of one head a step, the last of the first dimension padded."""
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 1})
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
     inputs = make_inputs(grid_shape, per_head=per_head)
     TestDense().check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, span_mode=span_mode)
@@ -96,7 +96,7 @@ def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch):
 
     expected, at_once = gradients("reference"), gradients("dense")
     monkeypatch.setattr(rows, "ROW_QUERIES", 3)
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 1})
     for found in (at_once, gradients("dense")):
         for name, gradient in found.items():
             np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-10, err_msg=name)
@@ -110,7 +110,7 @@ def test_rows_in_groups_equal_rows_at_once(monkeypatch):
 
     at_once = attend()
     row_bytes = B * H * 7 * 35 * 4
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 2 * row_bytes})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 2 * row_bytes})
     np.testing.assert_allclose(attend(), at_once, rtol=1e-5, atol=1e-6)
 
 

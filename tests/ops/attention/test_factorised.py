@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import Factors, Problem, attend, relative_attention
-from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.factorised import factorised_pays
+from posattn_jax.ops.attention.loop import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import relative_sinusoids
 from tests.support.slow import slow
 

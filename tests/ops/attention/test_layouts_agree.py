@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from posattn_jax.ops.attention import auto, budget, relative_attention, rows, tiles
+from posattn_jax.ops.attention import auto, loop, relative_attention, rows, tiles
 from posattn_jax.ops.span import span_size
 from tests import oracle
 from tests.ops.attention.attention_suite import NATIVE, make_inputs
@@ -107,7 +107,7 @@ def check(problem):
 def small_pieces(monkeypatch):
     """Several groups, steps and rows also on small grids."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 2**14})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 2**14})
     monkeypatch.setattr(rows, "ROW_QUERIES", 3)
     monkeypatch.setattr(tiles, "WINDOW_HALVES", {1: (1, 4), 2: (1, 2), 3: (1,)})
 

@@ -3,6 +3,8 @@
 import logging
 import math
 import stat
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from posattn_jax.ops.attention import kernel as kernels
 from posattn_jax.ops.attention.native import kernel, layout, library
 from posattn_jax.system.files import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
+from tests.support.command import ROOT, environment
 from tests.support.compiler import needs_compiler
 from tests.support.slow import slow
 
@@ -27,6 +30,25 @@ def test_where_there_is_a_compiler_there_is_a_kernel(float64):
     """So that no failure of its check skips the tests of this file: they run wherever there is a compiler."""
     assert layout.missing(jnp.float64) is None
     assert layout.missing(jnp.float32) is None
+
+
+@pytest.mark.parametrize("first, second", [("float64", "float32"), slow("float32", "float64")])
+def test_the_libraries_of_two_dtypes_share_nothing(first, second):
+    """In one process, whichever is loaded first. A grid of 9 leaves keys beyond the last whole vector of both."""
+    call = f"""
+import jax, numpy as np
+from posattn_jax import relative_attention
+jax.config.update("jax_enable_x64", True)
+for dtype in ("{first}", "{second}"):
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 9, 2, 5)).astype(dtype)
+    found, expected = (
+        relative_attention(q, k, v, grid_shape=(9,), implementation=name) for name in ("native", "reference")
+    )
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+"""
+    done = subprocess.run([sys.executable, "-c", call], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class TestNative(LocalSuite):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import budget, relative_attention, tiles
+from posattn_jax.ops.attention import loop, relative_attention, tiles
 from tests.ops.attention.attention_suite import B, LocalSuite, make_inputs
 
 
@@ -21,7 +21,7 @@ def test_many_tiles_groups_and_trips(float64, monkeypatch, grid_shape, per_head)
     """Tiles of two queries, each a group of its own, that meet their keys in many steps."""
     monkeypatch.setattr(tiles, "TILE_QUERIES", 2)
     monkeypatch.setattr(tiles, "WINDOW_HALVES", dict.fromkeys((1, 2, 3), (1,)))
-    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 1})
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
     TestTiled().check_against_oracle(
         make_inputs(grid_shape, per_head=per_head), grid_shape, is_causal=True, key_mask=mask, span_mode="log_add"

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores
-from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
+from posattn_jax.ops.attention.loop import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.problem import Problem
 
 # The block of queries, and of keys, of the kernel for TPUs.

@@ -31,7 +31,7 @@ struct Beyond {
     for (int i = kLanes; i < 2 * kLanes; i++) lanes[i] = kMasked;
   }
 };
-inline constexpr Beyond kBeyond;
+constexpr Beyond kBeyond;  // not inline: the libraries of float and double would share the one that is loaded first
 constexpr int64_t kWidth = kSegment + kMargin, kBand = kWidth + 4 * kMargin;
 
 struct Problem {

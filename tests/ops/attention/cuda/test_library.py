@@ -52,6 +52,21 @@ no_nvrtc = missing(library._nvrtc)
 needs_nvrtc = pytest.mark.skipif(no_nvrtc is not None, reason=str(no_nvrtc))
 
 
+def test_the_first_program_is_compiled_meanwhile(monkeypatch):
+    """And no other one: then what launches it is there, or is known to be missing."""
+    asked = threading.Event()
+    monkeypatch.setattr(library, "program", lambda *arguments: asked.set())
+    monkeypatch.setattr(library, "_obstacles", {"8.0": None})
+    monkeypatch.delenv(library.VARIABLE, raising=False)
+    library.begin(DEFINES, "9.0")
+    assert asked.wait(10)
+    asked.clear()
+    library.begin(DEFINES, "8.0")
+    monkeypatch.setenv(library.VARIABLE, "0")
+    library.begin(DEFINES, "9.0")
+    assert not asked.wait(0.1)
+
+
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
     """The folder of the sources, with small kernels."""

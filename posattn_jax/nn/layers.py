@@ -1,4 +1,4 @@
-"""The dense layer of the papers' code, with its initialisation."""
+"""The dense layer of the papers' code, with its initialisation, and a dropout with few random bits."""
 
 import math
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import flax.linen as nn
 from jax.nn.initializers import Initializer
 
-from posattn_jax.axes import Shape
+from posattn_jax.axes import Array, Shape
 from posattn_jax.nn.axis_names import MATRIX, named
+from posattn_jax.ops.dropout import dropout
 from posattn_jax.ops.initial import uniform
 
 
@@ -37,3 +38,20 @@ def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fie
     of_bias = () if names[-1:] == ("width",) else names[-1:]  # as wide as the model: too small to be split
     inits = {"kernel_init": named(fields["kernel_init"], *names), "bias_init": named(fields["bias_init"], *of_bias)}
     return nn.Dense(features, **fields | inits)
+
+
+class Dropout(nn.Module):
+    """As `flax.linen.Dropout`, but it draws a quarter of the random bits: see `ops.dropout.dropout`.
+
+    Attributes:
+      rate: the share that is dropped, rounded to a 256th.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, inputs: Array, deterministic: bool) -> Array:
+        """Applies dropout with a key of the rng "dropout", unless `deterministic`."""
+        if deterministic or self.rate == 0:
+            return inputs
+        return dropout(inputs, self.make_rng("dropout"), self.rate)
