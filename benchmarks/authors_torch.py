@@ -2,7 +2,7 @@
 """Trains the classifier of Alfons 2022 by its authors' own PyTorch code, for `benchmarks.turns`.
 
   python benchmarks/authors_torch.py --checkout=FOLDER --workdir=FOLDER [--version=v1] [--side=32] [--num_blocks=6]
-      [--batch_size=20] [--sigma=.3]
+      [--batch_size=20] [--sigma=.3] [--device=cuda]
 
 --checkout is a clone of github.com/MeenaAlfons/posattn. An update is two micro-batches of made images, and Adam's step,
 as in their experiments; rows of metrics.jsonl count the updates until the process is stopped. For instance
@@ -80,12 +80,13 @@ def main():
     for name, default in (("side", 32), ("num_blocks", 6), ("batch_size", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sigma", type=float, default=0.3)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = make_classifier(options)
+    model = make_classifier(options).to(options.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    images = torch.randn(options.batch_size, options.side, options.side, 3)
-    labels = torch.randint(10, (options.batch_size,))
+    images = torch.randn(options.batch_size, options.side, options.side, 3, device=options.device)
+    labels = torch.randint(10, (options.batch_size,), device=options.device)
     options.workdir.mkdir(parents=True, exist_ok=True)
     with (options.workdir / "metrics.jsonl").open("w", encoding="utf-8") as rows:
         step = 0
@@ -94,6 +95,8 @@ def main():
                 (torch.nn.functional.cross_entropy(model(images), labels) / 2).backward()
             optimizer.step()
             optimizer.zero_grad()
+            if options.device == "cuda":
+                torch.cuda.synchronize()  # a row is an update that is done
             step += 1
             print(json.dumps({"step": step}), file=rows, flush=True)
 

@@ -2,16 +2,19 @@
 # Alfons 2022 on CIFAR-10, seven treatments, in slices of time: the same command goes on until all runs are done.
 #   launch/reproduce_cifar.sh --data=FOLDER [--minutes=25] [--variant=quick|half] [--workdir=runs/reproduce_cifar]
 #                             [--seeds=9188,2755 --treatments=span_2d --workers=2 --config.FIELD=VALUE ...]
+#   launch/reproduce_cifar.sh --data=FOLDER --slices=OUT [--minutes=25]    the paper's size, in slices on any machines:
+#                             launch/gpu_slice.sh with launch/cifar_queue.txt; its --take=OUT brings them together
 # FOLDER has CIFAR-10 as in docs/data.md. Without --variant: the paper's size, for a GPU. After every slice
 # WORKDIR/report/ has a page of what is done, beside the paper's Tables 5 to 7.
 # Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
 set -uo pipefail
-data="" minutes=25 variant="" workdir=runs/reproduce_cifar rest=()
+data="" minutes=25 variant="" slices="" workdir=runs/reproduce_cifar rest=()
 for argument in "$@"; do
     case $argument in
         --data=*) data=$(realpath -m "${argument#*=}") ;;
         --minutes=*) minutes=${argument#*=} ;;
         --variant=*) variant=${argument#*=} ;;
+        --slices=*) slices=$(realpath -m "${argument#*=}") ;;
         --workdir=*) workdir=$(realpath -m "${argument#*=}") ;;
         *) rest+=("$argument") ;;
     esac
@@ -20,6 +23,11 @@ if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
     sed -n '3,4s/^# *//p' "${BASH_SOURCE[0]}" >&2
     echo "--data is needed, and --minutes is a number: \"$data\", \"$minutes\" are given" >&2
     exit 2
+fi
+if [ -n "$slices" ]; then
+    here=$(dirname "${BASH_SOURCE[0]}")
+    exec "$here/gpu_slice.sh" --minutes="$minutes" --out="$slices" --data="$data" "$here/cifar_queue.txt" \
+        ${rest[@]+"${rest[@]}"}
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train || exit
 

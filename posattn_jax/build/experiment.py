@@ -22,7 +22,7 @@ from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import LEARNED
-from posattn_jax.ops.attention.auto import chooses_at_run_time
+from posattn_jax.ops.attention.auto import chooses_at_run_time, is_cuda
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification
@@ -30,7 +30,7 @@ from posattn_jax.tasks.task import Task
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes
-from posattn_jax.train.step import init_params
+from posattn_jax.train.step import init_params, kept_bytes
 
 
 def data_set(config: ConfigDict) -> DataSet:
@@ -205,32 +205,52 @@ class Experiment(NamedTuple):
 
 
 def prepare(
-    config: ConfigDict, source: Source, trained_with: ConfigDict | None = None, vmapped: bool = False
+    config: ConfigDict, source: Source, trained_with: ConfigDict | None = None, num_seeds: int = 1
 ) -> Experiment:
     """The experiment for the examples of a source. For the other arguments see `make_task` and `make_settings`."""
     train: Settings = build(config.train, "train")
     per_epoch = order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
     task = make_task(config, source, trained_with)
-    settings = make_settings(config, per_epoch, task, vmapped)
+    merges = _merging_fits(train, task, source, num_seeds)
+    settings = make_settings(config, per_epoch, task, num_seeds, merges)
     optimizer: Adam = build(config.optimizer, "optimizer")
     axes: MeshAxes = build(config.mesh, "mesh")
     return Experiment(task, optimizer.make(settings.total_steps, per_epoch), axes.make(), settings)
 
 
-def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool = False) -> Settings:
+def make_settings(
+    config: ConfigDict, per_epoch: int, task: Any, num_seeds: int = 1, merging_fits: bool = False
+) -> Settings:
     """The settings of a run whose epochs have `per_epoch` steps, with its defaults decided.
 
     Some layouts need static bounds of the spans. With others, bounds are faster in two cases. On a GPU, loops of
-    run-time length are slow, except in "fused", which has them inside its kernel. And if seeds are vmapped, the program
-    cannot choose a layout for each seed at run time, so it would compute all of them.
+    run-time length are slow, except in the kernels of "fused", which "auto" chooses too. And if seeds are vmapped, the
+    program cannot choose a layout for each seed at run time, so it would compute all of them.
     """
     train: Settings = build(config.train, "train")
     attentions = [block.attention for block in getattr(task, "blocks", ())]
     spans = [each for each in attentions if getattr(each, "span", None) is not None]
     if not spans:
-        return dataclasses.replace(train, bounded_spans="no").decided(per_epoch)
+        return dataclasses.replace(train, bounded_spans="no").decided(per_epoch, merging_fits=merging_fits)
     layouts = {each.implementation for each in spans}
     needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
-    pays = jax.default_backend() == "gpu" and layouts != {"fused"}
-    chooses = vmapped and "auto" in layouts and chooses_at_run_time(task.grid_shape)
-    return train.decided(per_epoch, needs, pays or chooses)
+    kernels = {"fused", "auto"} if is_cuda() and not any(each.dropout_rate for each in spans) else {"fused"}
+    pays = jax.default_backend() == "gpu" and not layouts <= kernels
+    chooses = num_seeds > 1 and "auto" in layouts and chooses_at_run_time(task.grid_shape)
+    return train.decided(per_epoch, needs, pays or chooses, merging_fits)
+
+
+def _merging_fits(train: Settings, task: Any, source: Source, num_seeds: int) -> bool:
+    """Whether `train.merged_batches="auto"` is "yes". Raises InputError for "yes" with a task that does not merge."""
+    if train.merged_batches == "yes" and not task.merges:
+        allowed = '"no", because its loss is no mean over examples, or it has dropout of weights'
+        raise InputError(f"train.merged_batches=yes: expected {allowed}")
+    if train.merged_batches != "auto" or train.accumulation_steps == 1 or not task.merges:
+        return False
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    if jax.default_backend() == "cpu" or not memory:
+        return False
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((train.batch_size, *x.shape[1:]), x.dtype), source.batch(np.arange(1))
+    )
+    return 4 * num_seeds * train.accumulation_steps * kept_bytes(task, batch) <= memory

@@ -41,7 +41,10 @@ def _adam_before(saved: dict[str, Any]) -> dict[str, Any]:
 
 # Fields that classes have got since, and what their classes did before, which is not their defaults: by kind, as it is
 # saved, a function of a saved part.
-BEFORE = {"posattn_jax.train.optimizer:Adam": _adam_before}
+BEFORE = {
+    "posattn_jax.train.optimizer:Adam": _adam_before,
+    "posattn_jax.train.settings:Settings": lambda saved: {"merged_batches": "no"},
+}
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:

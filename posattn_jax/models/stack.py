@@ -63,7 +63,7 @@ def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, l
     scanned = nn.scan(
         run,
         variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
+        split_rngs={True: True},
         length=len(blocks),
         metadata_params={nn.meta.PARTITION_NAME: None},  # the axis of the blocks is not split
     )

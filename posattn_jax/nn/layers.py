@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Shape
@@ -40,8 +42,22 @@ def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fie
     return nn.Dense(features, **fields | inits)
 
 
+def dropout_rngs(rng: Array | None) -> dict[str, Array] | None:
+    """The rngs of a model's `apply` for one key of dropout, or for keys [m] of m equal shares of the examples."""
+    if rng is None:
+        return None
+    keys = rng if rng.ndim else rng[None]
+    return {_rng_name(i): keys[i] for i in range(len(keys))}
+
+
+def _rng_name(share: int) -> str:
+    return f"dropout_{share}" if share else "dropout"
+
+
 class Dropout(nn.Module):
     """As `flax.linen.Dropout`, but it draws a quarter of the random bits: see `ops.dropout.dropout`.
+
+    With the rngs of m keys, see `dropout_rngs`, each of m equal shares of the examples is as it would be alone.
 
     Attributes:
       rate: the share that is dropped, rounded to a 256th.
@@ -54,4 +70,10 @@ class Dropout(nn.Module):
         """Applies dropout with a key of the rng "dropout", unless `deterministic`."""
         if deterministic or self.rate == 0:
             return inputs
-        return dropout(inputs, self.make_rng("dropout"), self.rate)
+        keys = [self.make_rng(_rng_name(0))]
+        while self.has_rng(_rng_name(len(keys))):
+            keys.append(self.make_rng(_rng_name(len(keys))))
+        if len(keys) == 1:
+            return dropout(inputs, keys[0], self.rate)
+        shares = inputs.reshape(len(keys), -1, *inputs.shape[1:])
+        return jax.vmap(dropout, (0, 0, None))(shares, jnp.stack(keys), self.rate).reshape(inputs.shape)

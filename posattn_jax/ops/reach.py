@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.ops import grid
@@ -13,6 +14,9 @@ from posattn_jax.ops.precision import aligned
 
 # If the reach is known only at run time, E is evaluated up to the first of these shares of the grid that contains it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+# Accelerators evaluate E at all offsets if there are at most so many: to evaluate some, the host waits for the reach,
+# and the results of every share are copied.
+ACCELERATOR_OFFSETS = 4096
 
 
 def _switch(index: Array, branches: list[Callable], function: Callable, features: Array) -> Array:
@@ -51,6 +55,8 @@ def within_reach(
         return function(features)
     if not isinstance(reach, Array):
         return evaluate(np.array(reach))(function, features)
+    if get_default_device().platform != "cpu" and grid.num_positions(features.shape[:-1]) <= ACCELERATOR_OFFSETS:
+        return function(features)
     halves = np.unique(np.ceil(np.outer(SHARES, far)).astype(int), axis=0)
     enough = jnp.all(jnp.less_equal(*aligned(reach, halves)), axis=-1)
     return switch(jnp.argmax(enough), [evaluate(half) for half in halves], function, features)

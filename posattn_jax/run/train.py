@@ -58,7 +58,7 @@ def train(
     with first_goes_ahead("data"), doing("reading the data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
-    task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], vmapped=len(configs) > 1)
+    task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], num_seeds=len(configs))
     if isinstance(sources[0]["train"], Ordered):
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]

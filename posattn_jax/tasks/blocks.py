@@ -10,6 +10,7 @@ import numpy as np
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.layers import dropout_rngs
 from posattn_jax.ops.attention import Cut, score_share
 from posattn_jax.ops.span import half_span, pair_share, span_share, span_size
 from posattn_jax.tasks.task import FROM_DATA, Params, Task
@@ -57,10 +58,9 @@ class BlockTask(Task):
         return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
 
     def _applied(self, params: Params, rng: Array | None, *inputs: Any, **fields: Any) -> Any:
-        """Outputs and intermediates of the model. Without `rng`, dropout is off."""
-        rngs = None if rng is None else {"dropout": rng}
+        """Outputs and intermediates of the model. Without `rng`, dropout is off; for keys [m] see `dropout_rngs`."""
         fields |= {"span_bounds": self.span_bounds, "deterministic": rng is None, "return_intermediates": True}
-        return self.model.apply({"params": params}, *inputs, rngs=rngs, **fields)
+        return self.model.apply({"params": params}, *inputs, rngs=dropout_rngs(rng), **fields)
 
     def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
         """penalty_scale * span_penalty * mean over layers of the span's share of all pairs, from `intermediates`."""

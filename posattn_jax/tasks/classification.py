@@ -55,6 +55,10 @@ class Classification(BlockTask):
         return self.model.blocks
 
     @property
+    def merges(self) -> bool:
+        return not any(getattr(block.attention, "dropout_rate", 0) for block in self.blocks)  # that of weights
+
+    @property
     def reference_grid(self) -> Sizes | None:
         return None if self.reference_shape is None else self.model.token_grid(self.reference_shape)
 
@@ -83,7 +87,8 @@ class Classification(BlockTask):
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
 
         A batch of points also has "positions" [b t p] and "mask" [b t], which is True where there is a point. Without
-        `rng`, dropout is off. Totals can be added over batches: see `summarise`.
+        `rng`, dropout is off; with keys [m], each of m equal shares of the batch has its own. Totals can be added over
+        batches: see `summarise`.
         """
         logits, intermediates = self.apply(params, batch, rng)
         weights = batch.get("weights", jnp.ones(len(logits)))

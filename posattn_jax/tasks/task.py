@@ -35,6 +35,11 @@ class Task:
     can_vmap_seeds: ClassVar[bool] = False
     grid_shape: Shape
 
+    @property
+    def merges(self) -> bool:
+        """Whether the loss of m equal batches in one, with keys [m], is the mean of their losses: see `Settings`."""
+        return False
+
     @classmethod
     def around(cls, model: Any, knows: Mapping[str, Any]) -> Any:
         """The model of the task, built from the config's model and from what the source of the examples knows."""

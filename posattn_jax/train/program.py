@@ -162,7 +162,8 @@ class Program:
     ) -> tuple[TrainState, Figures]:
         """Makes the first `count` updates of the given batches. Traced."""
         read = None if self._resident is None else functools.partial(self._resident.read, arrays)
-        update = make_train_step(task, self._optimizer, self.settings.accumulation_steps, read)
+        settings = self.settings
+        update = make_train_step(task, self._optimizer, settings.accumulation_steps, read, settings.merges_batches)
         first = jax.tree.map(lambda array: array[0], batches)
         if self.most == 1:
             state, figures = update(state, first)
@@ -181,7 +182,8 @@ class Program:
 def _micro_batches(source: Any, mesh: Mesh, settings: Settings) -> tuple[int, int]:
     """The number of micro-batches of an update, and the size of each: in examples, or in the unit of `Ordered` data."""
     if not isinstance(source, Ordered):
-        return plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
+        count, size = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
+        return (1, count * size) if settings.merges_batches else (count, size)
     if source.row_multiple % num_shards(mesh):
         needed = f"a divisor of {source.row_multiple}, the multiple that a batch has rows of"
         raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")

@@ -19,6 +19,9 @@ class Settings:
       batch_size: the examples of a micro-batch. With `data.packed`, the rows, which several examples share. With
         `Ordered` data, in the unit of that data.
       accumulation_steps: the micro-batches whose gradients are summed into an update.
+      merged_batches: "yes": the micro-batches of an update are computed as one. Gradients and dropout are the same, up
+        to rounding; there are fewer steps, with more memory. "auto": on accelerators, for a task that `merges`, if what
+        its backward pass keeps takes at most a quarter of the memory. "no": one after another.
       eval_batch_size: the examples of a batch in evaluation.
       log_steps: the updates between two log entries.
       checkpoint_steps: the updates between two checkpoints. 0: only evaluations save one; they always do.
@@ -38,6 +41,7 @@ class Settings:
     total_epochs: float = 0.0
     batch_size: int = 20
     accumulation_steps: int = 1
+    merged_batches: Literal["auto", "yes", "no"] = "auto"
     eval_batch_size: int = 200
     log_steps: int = 50
     checkpoint_steps: int = 0
@@ -57,13 +61,16 @@ class Settings:
         if self.resident_mib < -1:
             raise ValueError(f"resident_mib={self.resident_mib}: expected 0 or more, or -1")
 
-    def decided(self, steps_per_epoch: int, bounds_needed: bool = False, bounds_pay: bool = False) -> "Settings":
+    def decided(
+        self, steps_per_epoch: int, bounds_needed: bool = False, bounds_pay: bool = False, merging_fits: bool = False
+    ) -> "Settings":
         """The settings with every default that depends on the data, the model and the devices replaced by its value.
 
         Args:
           steps_per_epoch: the updates of an epoch.
           bounds_needed: whether spans must be bounded, whatever `bounded_spans` is.
           bounds_pay: whether "auto" bounds the spans.
+          merging_fits: whether "auto" merges micro-batches.
 
         Raises:
           InputError: the run has no update.
@@ -76,10 +83,16 @@ class Settings:
         return dataclasses.replace(
             self,
             total_steps=total_steps,
+            merged_batches={"auto": "yes" if merging_fits else "no"}.get(self.merged_batches, self.merged_batches),
             bounded_spans="yes" if bounds_needed or is_bounded else "no",
             dispatch_steps=self.dispatch_steps or (1 if on_cpu else 0),
             resident_mib=(0 if on_cpu else 2048) if self.resident_mib == -1 else self.resident_mib,
         )
+
+    @property
+    def merges_batches(self) -> bool:
+        """Whether the micro-batches of an update are computed as one."""
+        return self.merged_batches == "yes"
 
     @property
     def bounds_spans(self) -> bool:

@@ -75,6 +75,19 @@ def _boxed_state(task: Task, optimizer: optax.GradientTransformation, rng: Array
     )
 
 
+def kept_bytes(task: Task, batch: Any) -> int:
+    """The bytes that the gradient of a loss keeps for its backward pass, for the shapes and dtypes of a batch.
+
+    A compiler leaves some out.
+    """
+
+    def pulled_back(rng, batch):
+        return jax.vjp(lambda params: task.loss(params, batch, rng)[0], init_params(task, rng))[1]
+
+    kept = jax.eval_shape(pulled_back, jax.random.key(0), batch)
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
+
+
 def plan_micro_batches(batch_size: int, accumulation_steps: int, num_shards: int) -> tuple[int, int]:
     """How the examples of an update are split: (number of micro-batches, examples in each).
 
@@ -99,12 +112,14 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     accumulation_steps: int,
     read: Callable[[Array], Batch] | None = None,
+    is_merged: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
     """Returns the function of one update. Its batch has arrays [micro-batches, examples, ...].
 
     With `read`, the batch has only "ids", from which `read` gets the examples of a micro-batch. The gradients of the
     micro-batches' mean losses are SUMMED (Alfons 2022). If the batch has fewer micro-batches than
-    `accumulation_steps`, the sum is scaled up to that number.
+    `accumulation_steps`, the sum is scaled up to that number. If `is_merged`, the only one is all of them, each with
+    the dropout that it would have alone.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -117,7 +132,10 @@ def make_train_step(
             micro_batch, index = xs
             if read is not None:
                 micro_batch = read(micro_batch["ids"])
-            (loss, new_totals), new_grads = gradient(state.params, micro_batch, jax.random.fold_in(step_rng, index))
+            key = jax.random.fold_in(step_rng, index)
+            if is_merged:
+                key = jax.vmap(jax.random.fold_in, (None, 0))(step_rng, jnp.arange(accumulation_steps))
+            (loss, new_totals), new_grads = gradient(state.params, micro_batch, key)
             return jax.tree.map(jnp.add, (grads, totals), (new_grads, new_totals)), loss
 
         start = (jax.tree.map(jnp.zeros_like, state.params), state.totals)

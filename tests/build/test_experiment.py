@@ -1,5 +1,7 @@
 """A config's bad fields, each told in one line that names the field, what was given and what is allowed."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
+from posattn_jax.build.parts import build, change, part
 from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.moving_mnist import Clips, Stills
@@ -123,15 +125,53 @@ def task_of(config, grid_shape):
 
 
 @pytest.mark.parametrize(
-    "platform, implementation, bounded",
-    [("gpu", "auto", True), ("gpu", "tiled", True), ("gpu", "fused", False), ("cpu", "auto", False)],
+    "platform, implementation, dropout_rate, has_kernels, bounded",
+    [
+        ("gpu", "auto", 0.0, False, True),
+        ("gpu", "auto", 0.0, True, False),
+        ("gpu", "auto", 0.1, True, True),  # no kernel has dropout
+        ("gpu", "tiled", 0.0, True, True),
+        ("gpu", "fused", 0.0, True, False),
+        ("cpu", "auto", 0.0, False, False),
+    ],
 )
-def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, bounded):
+def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, dropout_rate, has_kernels, bounded):
     config = digits.get_config("tiny")
-    config.model.block.attention.implementation = implementation
+    change(config, {f"{ATTENTION}.implementation": implementation, f"{ATTENTION}.dropout_rate": dropout_rate})
+    monkeypatch.setattr(experiment, "is_cuda", lambda: has_kernels)
     task = task_of(config, (8, 8))
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     assert experiment.make_settings(config, 10, task).bounds_spans == bounded
+
+
+@pytest.mark.parametrize(
+    "platform, memory, changes, merged",
+    [
+        ("gpu", 2**30, {}, "yes"),
+        ("gpu", 2**16, {}, "no"),  # too small
+        ("gpu", 2**16, {"train.merged_batches": "yes"}, "yes"),
+        ("gpu", 2**30, {"train.merged_batches": "no"}, "no"),
+        ("gpu", 2**30, {f"{ATTENTION}.dropout_rate": 0.1}, "no"),  # its keys are not told apart
+        ("gpu", 2**30, {"train.accumulation_steps": 1}, "no"),
+        ("cpu", None, {}, "no"),
+    ],
+    ids=str,
+)
+def test_where_micro_batches_are_merged(monkeypatch, platform, memory, changes, merged):
+    config = change(digits.get_config("tiny"), {"train.accumulation_steps": 2} | changes)
+    source = experiment.load_sources(config)["train"]
+    statistics = None if memory is None else {"bytes_limit": memory}
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(memory_stats=lambda: statistics)])
+    train = build(config.train, "train")
+    fits = experiment._merging_fits(train, task_of(config, (4, 4)), source, 1)
+    assert train.decided(10, merging_fits=fits).merged_batches == merged
+
+
+def test_what_cannot_be_merged():
+    config = change(digits.get_config("tiny"), {f"{ATTENTION}.dropout_rate": 0.1, "train.merged_batches": "yes"})
+    with pytest.raises(InputError, match='^train.merged_batches=yes: expected "no", because its loss'):
+        experiment.prepare(config, experiment.load_sources(config)["train"])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +190,7 @@ def test_where_spans_of_vmapped_seeds_are_bounded(monkeypatch, grid_shape, chang
     config = digits.get_config("tiny")
     change(config, changes)
     task = task_of(config, grid_shape)
-    assert experiment.make_settings(config, 10, task, vmapped=True).bounds_spans == bounded
+    assert experiment.make_settings(config, 10, task, num_seeds=2).bounds_spans == bounded
     assert not experiment.make_settings(config, 10, task).bounds_spans
 
 

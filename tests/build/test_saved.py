@@ -29,7 +29,14 @@ def test_what_is_missing_has_its_default_and_what_is_there_stays():
     assert found["use_bias"] is True and found["span"]["per_head"] is False and found["span"]["threshold"] == 0.7
 
 
-@pytest.mark.parametrize("kind, fields, before", [(ADAM, {"clip_norm": 1.0}, {"clips_spans": True}), (ADAM, {}, {})])
+@pytest.mark.parametrize(
+    "kind, fields, before",
+    [
+        (ADAM, {"clip_norm": 1.0}, {"clips_spans": True}),
+        (ADAM, {}, {}),
+        ("posattn_jax.train.settings:Settings", {}, {"merged_batches": "no"}),
+    ],
+)
 def test_what_is_missing_is_what_its_class_did_before(kind, fields, before):
     """A run that goes on does so by its own recipe; where the field changes nothing, it is as by default."""
     now = json.loads(json.dumps(part(class_of(kind, "kind"), **fields).to_dict()))

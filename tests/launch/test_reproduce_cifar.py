@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -24,6 +25,14 @@ def test_what_is_missing_is_told(arguments):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 3
     assert "--data is needed, and --minutes is a number" in done.stderr
+
+
+def test_slices_are_those_of_the_launcher(tmp_path):
+    done = reproduce("--data=data", f"--slices={tmp_path}/out", "--minutes=0.5", cwd=tmp_path, PYTHON=sys.executable)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "posattn_jax: error: --minutes=0.5: expected more than 0.5",
+    )
 
 
 def with_a_gpu(folder):

@@ -1,10 +1,12 @@
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from posattn_jax import ops
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
@@ -44,6 +46,20 @@ def test_evaluated_only_within_reach(encoding):
             assert extent(within) == evaluated
             box = tuple(slice(s - 1 - r, s + r) for s, r in zip(GRID, evaluated, strict=True))
             np.testing.assert_allclose(within[box], whole[box], rtol=1e-5, atol=1e-6)
+
+
+def test_an_accelerator_evaluates_few_offsets_all(monkeypatch):
+    encoding, reached = SirenEncoding(), jnp.array((1, 0))
+
+    def evaluated(platform, grid_shape):
+        device = types.SimpleNamespace(platform=platform)
+        monkeypatch.setattr(ops.reach, "get_default_device", lambda: device)
+        tokens = made_tokens(2, 4, grid_shape, reach=reached)
+        variables = jax.eval_shape(lambda: encoding.init(jax.random.key(0), tokens))
+        return str(jax.make_jaxpr(lambda variables: encoding.apply(variables, tokens))(variables))
+
+    assert "cond[" in evaluated("cpu", (32, 32)) and "cond[" in evaluated("gpu", (33, 33))
+    assert "cond[" not in evaluated("gpu", (32, 32))
 
 
 @pytest.mark.parametrize(

@@ -414,11 +414,11 @@ def test_files_that_are_no_lists(tmp_path):
             read_list(tmp_path / path)
 
 
-QUEUE = read_list(ROOT / "launch" / "gpu_queue.txt")
+QUEUE = [sweep for name in ("gpu_queue", "cifar_queue") for sweep in read_list(ROOT / "launch" / f"{name}.txt")]
 
 
 @pytest.mark.parametrize("line", range(len(QUEUE)), ids=[sweep.name for sweep in QUEUE])
-def test_every_line_of_the_queue_is_a_sweep(line):
+def test_every_line_of_a_queue_is_a_sweep(line):
     """With its treatments, and with fields that its config has."""
     sweep = QUEUE[line]
     given = {option.partition("=")[0]: option.partition("=")[2] for option in sweep.options}

@@ -1,5 +1,7 @@
+import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes, num_shards
 from posattn_jax.train.step import init_state, make_train_step, plan_micro_batches
 from tests.support.made_params import made_state
+from tests.support.slow import slow
 from tests.train.made_run import make_images, make_task
 
 
@@ -59,6 +62,26 @@ def test_micro_batches_differ_in_dropout():
 
     assert total(1) == total(1)
     assert total(2) != pytest.approx(2 * total(1), rel=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{}, slow({"remat": True}), slow({"scan_layers": True})], ids=str)
+def test_merged_micro_batches_are_the_same_update(fields):
+    """Each with its own dropout, and with the penalty on spans once for each."""
+    task = make_task(dropout_rate=0.5, span_penalty=0.3)
+    task = dataclasses.replace(task, model=task.model.clone(**fields))
+    batch = make_images().batch(np.zeros(24, int))  # one image again and again: only dropout differs
+    optimizer = optax.sgd(1.0)
+    state = made_state(task, optimizer)
+
+    def updated(micro_batches, is_merged):
+        cut = {name: a.reshape(micro_batches, -1, *a.shape[1:]) for name, a in batch.items()}
+        return jax.jit(make_train_step(task, optimizer, 3, is_merged=is_merged))(state, cut)
+
+    merged, one_by_one, scaled = updated(1, True), updated(3, False), updated(1, False)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), merged[1], one_by_one[1])
+    chex.assert_trees_all_close(merged[0].params, one_by_one[0].params, atol=1e-5)
+    chex.assert_trees_all_close(merged[0].totals, one_by_one[0].totals, rtol=1e-5)
+    assert float(scaled[1]["loss"]) != pytest.approx(float(merged[1]["loss"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(
