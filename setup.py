@@ -21,9 +21,10 @@ TRAIN = [
     "markdown>=3.5",
     "pooch>=1.8",
     "pillow>=10.1",
+    "sentencepiece>=0.2",
 ]
 TFDS = ["tensorflow-datasets>=4.9.10", "importlib_resources>=6"]  # the first imports the second without declaring it
-NLP = ["sentencepiece>=0.2", "sacrebleu>=2.4", "sacremoses>=0.2"]
+NLP = ["sacrebleu>=2.4", "sacremoses>=0.2"]  # of translation
 EXPORT = ["flatbuffers>=24.3.25"]
 CONVERT = ["safetensors>=0.5", "tokenizers>=0.21"]  # weights of others
 WANDB = ["wandb>=0.18"]

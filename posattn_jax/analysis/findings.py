@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from posattn_jax.analysis import statistics
-from posattn_jax.analysis.markdown_text import interval_text, number, p_is
+from posattn_jax.analysis.markdown_text import interval_text, number, p_is, plain
 from posattn_jax.analysis.plan import Hypothesis, Treatment
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
@@ -97,6 +98,35 @@ def findings(runs: Runs) -> list[Finding]:
         said = verdict(hypothesis, comparison, *holm, samples)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, *said))
     return made
+
+
+def told(runs: Runs, made: Sequence[Finding]) -> list[str]:
+    """What a reader wants first: how many hypotheses are shown, and a line for each.
+
+    Those of which no treatment, or not every one, has a finished run, share a line. If two treatments alone have runs,
+    and no hypothesis is about both, their difference comes first.
+    """
+    lines, ran = [], [each for each in made if all(name in runs.runs for name in each.hypothesis.names)]
+    if len(runs.treatments) == 2 and not any(len(each.hypothesis.names) == 2 for each in ran):
+        lines.append(_difference(runs))
+    if made:
+        shown = sum(each.verdict.startswith(SUPPORTED) for each in made)
+        lines.append(f"**{shown} of {len(made)} {'hypotheses' if len(made) > 1 else 'hypothesis'} shown.**")
+    lines += [f"**{each.verdict}.** {plain(each.hypothesis.claim)}: {each.told}" for each in ran]
+    if waiting := [plain(each.hypothesis.claim) for each in made if each not in ran]:
+        lines.append(f"**{UNTESTED}**, because a treatment has no finished run: {'; '.join(waiting)}.")
+    return lines
+
+
+def _difference(runs: Runs) -> str:
+    first, second = runs.treatments
+    samples = [statistics.sample(runs.responses(each.name)) for each in (first, second)]
+    c, shown = statistics.compare(samples, "two-sided"), f"n = {samples[0].n} and {samples[1].n}"
+    if not math.isnan(c.p_stated):
+        shown = f"95% interval {interval_text(c.interval_two_sided, '{:+z.4f}')}; {shown}"
+    return (
+        f"**{plain(first.label)} minus {plain(second.label)}:** {c.effect:+.4f} ({shown}), which no hypothesis states."
+    )
 
 
 def verdict(

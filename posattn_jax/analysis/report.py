@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from posattn_jax.analysis import runs_file, tables
-from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
+from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes, told
 from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
@@ -63,6 +63,8 @@ def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Co
     page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
     write_text(folder / "index.html", page)
     write_json(folder / "results.json", _results(runs, found, tested))
+    for line in told(runs, tested):
+        print(line.replace("**", ""))
     for line in runs.left_out:
         print(f"left out: {line}")
     print(f"report {folder / 'index.html'}: {len(runs.all)} runs")
@@ -74,8 +76,8 @@ def compose(
     """The report as Markdown; by default with a note instead of pictures."""
     plan = runs.plan
     parts = [f"# {plain(plan.question)}"]
-    if tested:
-        parts.append("\n".join(f"- **{each.verdict}.** {plain(each.hypothesis.claim)}: {each.told}" for each in tested))
+    if lines := told(runs, tested):
+        parts.append("\n".join(f"- {line}" for line in lines))
     by_field = tables.by_field(runs)
     if by_field is not None:
         unit = "" if plan.of_translations else ", in hundredths"
@@ -90,8 +92,8 @@ def compose(
             what += ", corrected for all tests of the metric (Holm)"
         parts += ["## Translations", f"{what}.\n\n{by_translations}"]
     parts += ["## Treatments", _outcome_table(runs, found), NORMALITY]
-    if tested:
-        parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
+    if ran := [each for each in tested if all(name in runs.runs for name in each.hypothesis.names)]:
+        parts += ["## Hypotheses", _finding_table(ran), _explanation(runs)]
     parts += pictures
     by_cost = tables.by_cost(runs, found)
     if by_cost is not None:

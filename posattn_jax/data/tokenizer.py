@@ -43,6 +43,8 @@ WORD_MARK = "\u2581"  # SentencePiece's mark of white space at the start of a pi
 MODEL_FILE, JSON_FILE, HASH_FILE = "tokenizer.model", "tokenizer.json", "tokenizer.sha256"  # in a run folder
 # Training draws this many lines from larger texts: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
+# A text with fewer lines may have fewer subwords than are asked for; then all are taken.
+SMALL_LINES = 100_000
 
 Kind = Literal["unigram", "bpe"]
 # "bpe" is for generated text, which needs a piece for rare characters too. SentencePiece's own defaults are not written
@@ -239,7 +241,7 @@ def train(
 
     Args:
       sentences: the sentences, as a stream.
-      vocabulary_size: the number of pieces and special tokens.
+      vocabulary_size: the number of pieces and special tokens. If a small text has fewer pieces, it has all of them.
       kind: "unigram", or "bpe" for byte pairs.
       fold_case: whether upper case is read as lower case, as by `str.lower`.
       normalization: the normalization of Unicode, "nfkc" or "none"; "none" needs fold_case=False.
@@ -252,23 +254,27 @@ def train(
         raise InputError(f'data.normalization="{normalization}": expected "nfkc", or "none" with data.fold_case=False')
     import sentencepiece
 
-    model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(0)
     failure: list[BaseException] = []
+    first: list[str] = []  # sentences, to be read again
 
     def watched() -> Iterator[str]:
         try:
             read = filter(None, map(text_files.normalised, sentences))
-            yield from map(_lowered, read) if fold_case else read
+            for number, sentence in enumerate(map(_lowered, read) if fold_case else read):
+                if number <= SMALL_LINES:
+                    first.append(sentence)
+                yield sentence
         except BaseException as error:  # SentencePiece would raise it as its own error
             failure.append(error)
             raise
 
-    try:
+    def trained(sentences: Iterator[str], num_pieces: int) -> bytes:
+        model = io.BytesIO()
+        sentencepiece.set_random_generator_seed(0)
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=watched(),
+            sentence_iterator=sentences,
             model_writer=model,
-            vocab_size=vocabulary_size - len(SPECIALS),
+            vocab_size=num_pieces,
             normalization_rule_name=NORMALIZATIONS[normalization, fold_case],
             bos_id=-1,
             eos_id=-1,
@@ -279,6 +285,16 @@ def train(
             minloglevel=2,
             **OPTIONS[kind],
         )
+        return model.getvalue()
+
+    try:
+        try:
+            model = trained(watched(), vocabulary_size - len(SPECIALS))
+        except (RuntimeError, OSError) as error:
+            most = re.search(r"set it to a value <= (\d+)", str(error))
+            if failure or most is None or len(first) > SMALL_LINES:
+                raise
+            model = trained(iter(first), int(most[1]))
     except (RuntimeError, OSError) as error:
         if failure:
             raise failure[0] from None
@@ -287,7 +303,14 @@ def train(
             if found := re.search(pattern, reason):
                 reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
         raise InputError(f"{field}={vocabulary_size}: {reason}") from error
-    return SentencePieces(model.getvalue() + (LOWER if fold_case else b""))
+    return _told(SentencePieces(model + (LOWER if fold_case else b"")), vocabulary_size, field)
+
+
+def _told(tokenizer: Tokenizer, vocabulary_size: int, field: str) -> Tokenizer:
+    """The same tokenizer, after a line if it has fewer tokens than were asked for."""
+    if tokenizer.vocabulary_size < vocabulary_size:
+        print(f"{field}={vocabulary_size}: the text allows at most {tokenizer.vocabulary_size}, which are taken")
+    return tokenizer
 
 
 def of_text(
@@ -314,7 +337,8 @@ def of_text(
     if not _is_as_saved(path):
         with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
             keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
-    return read(path)
+        return read(path)
+    return _told(read(path), vocabulary_size, field)
 
 
 def _is_as_saved(path: pathlib.Path) -> bool:

@@ -19,6 +19,8 @@ from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
 
+HELD_OUT = 20  # every so many pairs are used for validation where there is no part for it
+
 
 @dataclasses.dataclass(frozen=True)
 class Translations(DataSet):
@@ -29,7 +31,8 @@ class Translations(DataSet):
       dir: the folder of the files, or of prepared sets.
       source, target: the languages.
       train_part, validation_part, test_part: the names of the parts. With "train/N" as validation_part, every Nth pair
-        of the train part is used for validation instead of training.
+        of the train part is used for validation instead of training. "": those of `own.PARTS` that are there; without
+        one, every 20th pair of the train part is used for validation, and there is no test.
       validation_limit: use only the first so many pairs of the validation part; 0: all.
       vocabulary_size: the number of subwords and embeddings, including 4 special tokens.
       source_vocabulary_size: the same for the source, if it has its own subwords and embeddings; 0: they are joint.
@@ -78,6 +81,8 @@ class Translations(DataSet):
     @property
     def every(self) -> int:
         """N if every Nth pair of the train part is used for validation; else 0."""
+        if not self.validation_part:
+            return 0 if self._found("validation") else HELD_OUT
         return int(self.validation_part.partition("/")[2] or 0)
 
     @property
@@ -94,8 +99,19 @@ class Translations(DataSet):
         return found
 
     def _part(self, name: str) -> str:
-        """The name of the part that has the examples of "train", "validation" or "test"."""
-        return self.train_part if name == "validation" and self.every else getattr(self, f"{name}_part")
+        """The name of the part that has the examples of "train", "validation" or "test"; "" if there is no test."""
+        if name == "validation" and self.every:
+            return self.train_part
+        return getattr(self, f"{name}_part") or self._found(name)
+
+    def _found(self, name: str) -> str:
+        """The first of `own.PARTS` that is there; "" if none is."""
+        return next((part for part in own.PARTS[name] if self._is_there(part)), "")
+
+    def _is_there(self, part: str) -> bool:
+        with contextlib.suppress(InputError):
+            return all(self._side(part, language) for language in (self.source, self.target))
+        return False
 
     def _side(self, part: str, language: str) -> Side:
         read = parallel.of_prepared if self.name else parallel.of_file
@@ -105,7 +121,7 @@ class Translations(DataSet):
         """See `DataSet` and, for tokenizers, `of_reading`. "train" has only pairs within the limit of length."""
         subwords, workdir = self._tokenizers(reading), reading.workdir
         parts: dict[str, Any] = {}
-        for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
+        for name in ("train", "validation", *(("test",) if reading.evaluates and self._part("test") else ())):
             sides = (self._side(self._part(name), each) for each in (self.source, self.target))
             parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
             if len(skipped := parts[name].skipped):

@@ -36,8 +36,15 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Raises InputError if the folder has anything else than a run that this config continues."""
     saved = _read_config(workdir)
     if saved is not None:
-        endless = config.optimizer.schedule.kind in map(name_of, ENDLESS)
-        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if endless else ()), "choose another folder")
+        remedy, may_change = "choose another folder", MAY_CHANGE
+        if config.optimizer.schedule.kind in map(name_of, ENDLESS):
+            may_change += MAY_GROW
+        elif hasattr(config.task, "pretrained") and not _differing(config, saved, MAY_CHANGE + MAY_GROW):
+            remedy = (
+                "the learning rate falls over this length. To train longer, start a new run from its best parameters: "
+                f"the same command with --workdir=OTHER --config.task.pretrained={workdir}"
+            )
+        _compare(config, saved, workdir, may_change, remedy)
 
 
 def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -76,8 +83,13 @@ def _compare(
 ) -> None:
     """Raises InputError, with a remedy, if the config differs from that of the run in a field that may not change."""
     check_version(saved, workdir)
-    now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
-    differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
-    if differing:
-        listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
+    if differing := _differing(config, saved, may_change):
+        listed = ", ".join(f"{name} was {then!r} and is now {now!r}" for name, (then, now) in differing.items())
         raise InputError(f"--workdir={workdir} belongs to another config: {listed}; {remedy}")
+
+
+def _differing(config: ConfigDict, saved: dict[str, Any], may_change: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
+    """What each field that differs was, and is now, but for those that may change."""
+    now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
+    both = {name: (then.get(name), now.get(name)) for name in sorted(now | then) if name not in may_change}
+    return {name: values for name, values in both.items() if values[0] != values[1]}

@@ -13,7 +13,7 @@ from posattn_jax.system.errors import InputError, RunError
 
 # Fields of a config in which otherwise equal runs may differ: the place of the data, and the devices.
 OF_THE_PLACE = ("data.dir", "data.validation_dir", "data.download", "cache_dir")
-OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
+OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans", "train.merged_batches")
 
 
 def cache_folder() -> pathlib.Path:

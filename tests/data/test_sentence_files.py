@@ -102,8 +102,16 @@ def test_without_a_start_the_text_makes_the_tokenizer(tmp_path):
     sources = SentenceFiles(str(path), vocabulary_size=50).load(reading)
     assert sources["train"].knows["vocabulary_size"] == 50
     assert (len(sources["train"]), len(sources["validation"])) == (240, 60)
-    with pytest.raises(InputError, match="data.vocabulary_size=4096: the text allows at most"):
-        SentenceFiles(str(path)).load(reading)
+
+
+def test_a_small_text_has_the_subwords_that_it_has(tmp_path, capsys):
+    path, reading = write_table(tmp_path / "a.tsv", HEADER, labelled(300)), Reading(1, tmp_path / "cache")
+    for _ in range(2):  # the second is from the cache
+        size = SentenceFiles(str(path)).load(reading)["train"].knows["vocabulary_size"]
+        assert f"data.vocabulary_size=4096: the text allows at most {size}, which are taken" in capsys.readouterr().out
+    assert 50 < size < 4096
+    with pytest.raises(InputError, match="data.vocabulary_size=9: the text allows at least"):
+        SentenceFiles(str(path), vocabulary_size=9).load(reading)
 
 
 def test_a_run_keeps_its_labels(tmp_path, run):

@@ -56,7 +56,8 @@ def test_tokenizer(subwords):
 
 
 @pytest.mark.parametrize("size, message", [(5000, "at most [0-9]+$"), (8, "at least [0-9]+$")])
-def test_a_vocabulary_that_the_text_does_not_allow(size, message):
+def test_a_vocabulary_that_the_text_does_not_allow(monkeypatch, size, message):
+    monkeypatch.setattr(tokenizer, "SMALL_LINES", 200)
     with pytest.raises(InputError, match=f"data.vocabulary_size={size}: the text allows {message}"):
         tokenizer.train(sentences(0, 300), size)
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from configs import digits, image_folder
+from posattn_jax.build.parts import part
 from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.images import ImageSet
 from posattn_jax.run.folder import check_config, check_evaluation
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
+from posattn_jax.train.schedule import Cosine
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
@@ -19,6 +21,23 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     check_config(config, tmp_path)
     config.model.block.attention.span.threshold = 0.2
     with pytest.raises(InputError, match="model.block.attention.span.threshold was 0.1 and is now 0.2"):
+        check_config(config, tmp_path)
+
+
+def test_a_run_is_made_longer(tmp_path):
+    """Where its learning rate does not depend on its length; else a new run begins with its parameters."""
+    config = digits.get_config("tiny")
+    write_json(tmp_path / "config.json", config.to_dict())
+    config.train.total_steps = 9
+    check_config(config, tmp_path)
+    config.optimizer.schedule = part(Cosine)
+    write_json(tmp_path / "config.json", config.to_dict())
+    config.train.total_steps = 12
+    remedy = f"total_steps was 9 and is now 12; the learning rate .* --config.task.pretrained={tmp_path}$"
+    with pytest.raises(InputError, match=remedy):
+        check_config(config, tmp_path)
+    config.seed += 1
+    with pytest.raises(InputError, match="; choose another folder$"):
         check_config(config, tmp_path)
 
 

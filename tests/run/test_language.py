@@ -282,7 +282,7 @@ def test_bad_input(files, untrained, unchecked, fields, message):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
+        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: the text allows at least"),
         ({"task.mask_share": 0.0}, "task.mask_share=0.0"),
         ({"task.pretrained": "runs/x"}, "task.pretrained=runs/x: no run there"),
         ({"task.start": "runs/x"}, "config.task.start=.*: there is no such field"),

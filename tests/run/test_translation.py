@@ -1,7 +1,9 @@
 """From parallel text to a trained encoder-decoder, its evaluation, and translations; wrong input."""
 
 import io
+import itertools
 import json
+import shutil
 import subprocess
 import sys
 
@@ -35,7 +37,7 @@ class Killed(Exception):
 def config_of(files, variant="tiny", **data):
     config = nmt_multi30k.get_config(variant)
     config.cache_dir = str(files / "cache")
-    config.data.update(dir=str(files), test_part="test", **data)
+    config.data.update(**{"dir": str(files), "test_part": "test"} | data)
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])
     config.train.update(total_steps=4)
     config.data.buckets = (72,)  # one shape, which is compiled once
@@ -229,6 +231,16 @@ def test_a_ratio_that_leaves_no_pair(tmp_path):
         experiment.load_sources(config_of(tmp_path, max_ratio=1.5))
 
 
+@pytest.mark.parametrize("parts", [{}, {"val": "dev"}, {"val": "valid", "test": "test"}])
+def test_parts_are_those_that_are_there(files, tmp_path, parts):
+    config = config_of(tmp_path, validation_part="", test_part="")
+    for (part, name), language in itertools.product({"train": "train", **parts}.items(), LANGUAGES):
+        shutil.copy(files / f"{part}.{language}", tmp_path / f"{name}.{language}")
+    found = experiment.load_sources(config, test=True)
+    assert ("test" in found) == ("test" in parts)
+    assert (len(found["train"]), len(found["validation"])) == ((120, 120) if parts else (114, 6))
+
+
 def test_every_so_manyth_pair_is_the_validation(files):
     """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
     config = config_of(files, validation_part="train/7")
@@ -256,14 +268,14 @@ def test_every_so_manyth_pair_is_the_validation(files):
         ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task Translation'),
         ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
         ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
-        ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
+        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: the text allows at least"),
         ({"train.batch_size": 570}, "train.batch_size=570: expected at least 8 times the longest of data.buckets, 72"),
         ({"task.label_smoothing": 1.0}, "task.label_smoothing=1.0: expected at least 0 and less than 1"),
         ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
         ({"optimizer.schedule.warmup_steps": 0}, "optimizer.schedule: InverseSqrt needs a warm-up"),
         ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc" or "none"'),
-        ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
+        ({"data.source_vocabulary_size": 9}, "data.source_vocabulary_size=9: the text allows at least"),
         ({"data.batch_unit": "words"}, 'data.batch_unit="words": expected "target_tokens" or "places"'),
         (
             {"data.validation_part": "train/1"},
