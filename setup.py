@@ -38,7 +38,7 @@ TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6"
 
 setup(
     name="posattn_jax",
-    version="0.1.0",
+    version="0.2.0",
     description="Attention that knows where things are: four papers as replaceable parts of one JAX/Flax layer",
     long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -32,12 +32,12 @@ def run(*command, cwd):
 def test_wheel_has_configs_types_and_metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        metadata = archive.read("posattn_jax-0.1.0.dist-info/METADATA").decode()
+        metadata = archive.read("posattn_jax-0.2.0.dist-info/METADATA").decode()
     assert {f"posattn_jax/packaged/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")} <= names
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "posattn_jax").rglob("*.py")}
     assert modules | {"posattn_jax/py.typed"} <= names
-    assert {name.split("/")[0] for name in names} == {"posattn_jax", "posattn_jax-0.1.0.dist-info"}
-    assert "posattn_jax-0.1.0.dist-info/licenses/LICENSE" in names
+    assert {name.split("/")[0] for name in names} == {"posattn_jax", "posattn_jax-0.2.0.dist-info"}
+    assert "posattn_jax-0.2.0.dist-info/licenses/LICENSE" in names
     for line in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Provides-Extra: wandb", "# posattn_jax"):
         assert f"\n{line}\n" in metadata
 
