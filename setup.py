@@ -68,8 +68,8 @@ setup(
             "analysis/*.html",
             "analysis/*.js",
             "analysis/*.css",
-            "ops/attention/native/*.h",  # compiled where it runs
-            "ops/attention/native/*.cc",
+            "ops/attention/cpu/*.h",  # compiled where it runs
+            "ops/attention/cpu/*.cc",
             "ops/attention/cuda/*.h",
             "ops/attention/cuda/*.cc",
             "ops/attention/cuda/*.cu",

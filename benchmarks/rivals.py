@@ -33,9 +33,9 @@ from posattn_jax.benchmarks import command, table
 from posattn_jax.benchmarks.shapes import THRESHOLD, Point, make_inputs
 from posattn_jax.benchmarks.timing import MIN_ROUNDS, Skipped, one_pass, prepare, seconds
 from posattn_jax.ops.attention import Problem, relative_attention
-from posattn_jax.ops.attention.auto import portable_loops
-from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.loop import attend
+from posattn_jax.ops.attention.select import portable_loops
+from posattn_jax.ops.attention.xla.dense import RowLoop
+from posattn_jax.ops.attention.xla.loop import run_loops
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 
@@ -134,7 +134,7 @@ def ours(rival: str, case: Case, arrays: dict[str, jax.Array]) -> Any:
     options = {"grid_shape": case.shape, "threshold": THRESHOLD, "is_causal": case.causal}
     if rival == "portable":
         problem = Problem(**arrays, **options)
-        return attend(problem, portable_loops(problem), RowLoop)[0]
+        return run_loops(problem, portable_loops(problem), RowLoop)[0]
     return relative_attention(**arrays, **options, implementation=rival)
 
 

@@ -18,17 +18,17 @@ source launch/python.sh
 
 BETWEEN=(0.8.3/0.12.2 0.9.2/0.12.6 0.10.2/0.12.8)
 OF_BETWEEN=(
-    tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense}::test_values_and_gradients
-    tests/ops/attention/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
-    tests/ops/attention/fused/test_tpu.py::test_heads_that_share_registers
+    tests/ops/attention/xla/test_{reference.py::TestReference,dense.py::TestDense}::test_values_and_gradients
+    tests/ops/attention/xla/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
+    tests/ops/attention/tpu/test_kernels.py::test_heads_that_share_registers
     tests/nn/test_{attention,mixing}.py
 )
 TESTS=(
-    tests/ops/attention/test_tiled.py::TestTiled::test_values_and_gradients
-    tests/ops/attention/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
+    tests/ops/attention/xla/test_tiled.py::TestTiled::test_values_and_gradients
+    tests/ops/attention/cpu/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
     tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,layout.py}
-    tests/ops/attention/fused/test_tpu.py::test_lowers_for_tpus
+    tests/ops/attention/tpu/test_kernels.py::test_lowers_for_tpus
     tests/nn/test_attention.py::test_values_and_gradients_of_every_parameter
     tests/train/test_checkpoint.py
 )

@@ -5,16 +5,17 @@ import re
 import sys
 from xml.etree import ElementTree
 
-# Of tests, by the beginning of their module's name.
+ATTENTION = "tests.ops.attention"
+# Of tests, by the beginnings of their modules' names.
 COLUMNS = {
-    "layouts, float64": "tests.ops.attention.test_",
-    "`fused` for GPUs, emulated": "tests.ops.attention.cuda.",
-    "`fused` for TPUs, interpreted and lowered": "tests.ops.attention.fused.",
-    "layers": "tests.nn.",
-    "checkpoints": "tests.train.",
-    "training": "tests.test_main",
-    "prediction": "tests.use.test_predict",
-    "export": "tests.use.test_export",
+    "layouts, float64": (f"{ATTENTION}.test_", f"{ATTENTION}.xla.", f"{ATTENTION}.cpu."),
+    "`fused` for GPUs, emulated": (f"{ATTENTION}.cuda.",),
+    "`fused` for TPUs, interpreted and lowered": (f"{ATTENTION}.tpu.",),
+    "layers": ("tests.nn.",),
+    "checkpoints": ("tests.train.",),
+    "training": ("tests.test_main",),
+    "prediction": ("tests.use.test_predict",),
+    "export": ("tests.use.test_export",),
 }
 SHOWN = ("jax", "flax", "numpy", "orbax-checkpoint")
 

@@ -30,9 +30,10 @@ from posattn_jax.system.processes import child_environment
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
-KERNELS = {"gpu": "cuda", "tpu": "tpu", "cpu": "native"}  # the folders of those of each device
+KERNELS = {"gpu": "cuda", "tpu": "tpu", "cpu": "cpu"}  # the folders of those of each device
+OF_FUSED = {"fused.py", "platform.py", *KERNELS.values()}
 SOURCES = (".py", ".h", ".cu", ".cc")
-CHOOSING = {"auto.py", "trial.py", "verdict.py"}  # which choose a layout, and are in no program of a named one
+CHOOSING = {"select.py", "trial.py", "verdict.py"}  # which choose a layout, and are in no program of a named one
 ORDER = operator.attrgetter("target", "shape", "half", "head_dim", "backward")  # the rows of tables
 # For every process: compilers look for no device, inherit no flags, and print the error last.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
@@ -155,7 +156,7 @@ def source_of(case: Case, instrument: Instrument) -> str:
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
     if case.layout in LAYOUTS:
         is_fused = case.layout == "fused"
-        apart = set(KERNELS.values()) - {KERNELS[instrument.device]} if is_fused else {"fused", *KERNELS.values()}
+        apart = set(KERNELS.values()) - {KERNELS[instrument.device]} if is_fused else OF_FUSED
         ours = sorted(path for path in (PACKAGE / "ops").rglob("*") if path.suffix in SOURCES)
         used += [path for path in ours if not (apart | CHOOSING) & set(path.relative_to(PACKAGE).parts)]
     return hashlib.sha256("\0".join(map(_code, used)).encode()).hexdigest()

@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from posattn_jax.benchmarks.shapes import parse_shape
-from posattn_jax.ops.attention.fused import verdict
+from posattn_jax.ops.attention.tpu import verdict
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import cache_folder, read_json

@@ -22,7 +22,7 @@ from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import LEARNED
-from posattn_jax.ops.attention.auto import chooses_at_run_time, is_cuda
+from posattn_jax.ops.attention.select import chooses_at_run_time, is_cuda
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification

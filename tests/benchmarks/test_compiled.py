@@ -153,8 +153,8 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
 def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
     """Nor on the kernels of another device, or on those of another layout, wherever the package is."""
     tmp_path /= "fused/cuda/tpu"
-    path = {"tpu": tmp_path / "ops/fused/tpu/kernel.py", "gpu": tmp_path / "ops/cuda/kernel.py"}
-    path["all"], path["none"] = tmp_path / "ops/scores.py", tmp_path / "ops/attention/auto.py"
+    path = {"tpu": tmp_path / "ops/tpu/kernel.py", "gpu": tmp_path / "ops/cuda/kernel.py"}
+    path["all"], path["none"] = tmp_path / "ops/scores.py", tmp_path / "ops/attention/select.py"
     for name in ("hlo", "shapes", "timing", *tpu_cycles.INSTRUMENT.parts, *gpu_code.INSTRUMENT.parts):
         (tmp_path / "benchmarks").mkdir(parents=True, exist_ok=True)
         (tmp_path / "benchmarks" / f"{name}.py").touch()

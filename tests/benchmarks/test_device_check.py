@@ -20,7 +20,7 @@ from posattn_jax.benchmarks.roofline import PEAKS, Rates, work
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention.api import LAYOUTS
-from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.attention.xla.reference import reference_attention
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLOCKED = ("tensorflow_datasets", "grain", "ml_collections", "matplotlib", "orbax", "optax")

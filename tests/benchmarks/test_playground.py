@@ -18,7 +18,7 @@ from posattn_jax import Translution
 from posattn_jax.build.parts import part
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.api import relative_attention
-from posattn_jax.ops.attention.native import kernel
+from posattn_jax.ops.attention.cpu import kernel
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 from posattn_jax.use import trained

@@ -15,7 +15,7 @@ from posattn_jax.build.parts import build, change, part
 from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.moving_mnist import Clips, Stills
-from posattn_jax.ops.attention import auto
+from posattn_jax.ops.attention import select
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import Reconstruction
 from tests.support import made_data
@@ -186,7 +186,7 @@ def test_what_cannot_be_merged():
     ids=str,
 )
 def test_where_spans_of_vmapped_seeds_are_bounded(monkeypatch, grid_shape, changes, bounded):
-    monkeypatch.setattr(auto, "is_native", lambda: False)  # whose kernel reads each span
+    monkeypatch.setattr(select, "is_native", lambda: False)  # whose kernel reads each span
     config = digits.get_config("tiny")
     change(config, changes)
     task = task_of(config, grid_shape)

@@ -17,7 +17,8 @@ from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent
-from posattn_jax.ops.attention import Cache, factorised
+from posattn_jax.ops.attention import Cache
+from posattn_jax.ops.attention.xla import factorised
 from tests import oracle
 from tests.support.made_params import made_params
 from tests.support.slow import slow

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import jax
 import pytest
 
+from posattn_jax.ops.attention import fused as layout
 from posattn_jax.ops.attention import operation
 from posattn_jax.ops.attention.cuda import kernel, library, program
 from posattn_jax.ops.attention.cuda.layout import cuda_attention
-from posattn_jax.ops.attention.fused import layout
 
 
 @contextlib.contextmanager

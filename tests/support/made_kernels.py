@@ -4,10 +4,10 @@ import time
 
 import jax
 
-from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.loop import attend
-from posattn_jax.ops.attention.native.layout import native_attention
-from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.ops.attention.cpu.layout import native_attention
+from posattn_jax.ops.attention.xla.dense import RowLoop
+from posattn_jax.ops.attention.xla.loop import run_loops
+from posattn_jax.ops.attention.xla.tiled import window_loops
 
 SECONDS = 0.05  # that the slow one waits
 
@@ -24,7 +24,7 @@ def wrong(problem):
 
 
 def slow(problem):
-    outputs, weights = attend(problem, window_loops(problem), RowLoop)
+    outputs, weights = run_loops(problem, window_loops(problem), RowLoop)
     one = jax.lax.stop_gradient(outputs[0, 0, 0, 0])
     waits = jax.pure_callback(_wait, jax.ShapeDtypeStruct((), one.dtype), one)
     return outputs + waits, weights

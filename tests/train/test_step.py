@@ -77,11 +77,10 @@ def test_merged_micro_batches_are_the_same_update(fields):
         cut = {name: a.reshape(micro_batches, -1, *a.shape[1:]) for name, a in batch.items()}
         return jax.jit(make_train_step(task, optimizer, 3, is_merged=is_merged))(state, cut)
 
-    merged, one_by_one, scaled = updated(1, True), updated(3, False), updated(1, False)
+    merged, one_by_one = updated(1, True), updated(3, False)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), merged[1], one_by_one[1])
     chex.assert_trees_all_close(merged[0].params, one_by_one[0].params, atol=1e-5)
     chex.assert_trees_all_close(merged[0].totals, one_by_one[0].totals, rtol=1e-5)
-    assert float(scaled[1]["loss"]) != pytest.approx(float(merged[1]["loss"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(

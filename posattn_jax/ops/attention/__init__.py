@@ -2,12 +2,12 @@
 
 from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention, scores_of
 from posattn_jax.ops.attention.arguments import Factors, of_all_heads
-from posattn_jax.ops.attention.auto import score_share
 from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
 from posattn_jax.ops.attention.dilation import Cut
 from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.reference import attention_weights, average
+from posattn_jax.ops.attention.select import score_share
+from posattn_jax.ops.attention.xla.reference import attention_weights, average
 
 __all__ = [
     "CUT_LAYOUTS",

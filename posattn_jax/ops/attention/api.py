@@ -25,16 +25,16 @@ from posattn_jax.axes import (
 )
 from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.arguments import as_arrays, check_pairs
-from posattn_jax.ops.attention.auto import auto_attention
-from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.cpu.layout import native_attention
 from posattn_jax.ops.attention.dilation import coarse
-from posattn_jax.ops.attention.factorised import factorised_attention
-from posattn_jax.ops.attention.fused.layout import fused_attention
-from posattn_jax.ops.attention.native.layout import native_attention
-from posattn_jax.ops.attention.patches import patch_attention, window_attention
+from posattn_jax.ops.attention.fused import fused_attention
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.reference import reference_attention
-from posattn_jax.ops.attention.tiled import tiled_attention
+from posattn_jax.ops.attention.select import auto_attention
+from posattn_jax.ops.attention.xla.dense import dense_attention
+from posattn_jax.ops.attention.xla.factorised import factorised_attention
+from posattn_jax.ops.attention.xla.patches import patch_attention, window_attention
+from posattn_jax.ops.attention.xla.reference import reference_attention
+from posattn_jax.ops.attention.xla.tiled import tiled_attention
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
 
@@ -161,7 +161,7 @@ def relative_attention(
         span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has that loop
         inside of kernels for GPUs (which need a C++ compiler too) and TPUs. "factorised" works only through a layer,
         which knows the factors of E. "auto" takes the layout that is expected to be the fastest; see
-        `ops/attention/auto.py`. Only "reference", "dense" and "auto" support weights and dropout. The outputs of
+        `ops/attention/select.py`. Only "reference", "dense" and "auto" support weights and dropout. The outputs of
         "dense", "tiled", "native", "fused" and "auto" have no forward-mode derivatives (`jax.jvp`). Their gradients
         have derivatives in both modes: "dense" computes them, for every pair, whatever the span. They are tested to the
         second order, of "fused" only its kernels for GPUs, on a CPU. The kernels of cuDNN or of JAX for TPUs that

@@ -22,12 +22,12 @@ from jax.sharding import PartitionSpec
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import Block, as_arrays
-from posattn_jax.ops.attention.auto import auto_attention
+from posattn_jax.ops.attention.cpu.layout import native_attention
 from posattn_jax.ops.attention.cuda.layout import cuda_attention
-from posattn_jax.ops.attention.dense import dense_attention
-from posattn_jax.ops.attention.native.layout import native_attention
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.tiled import tiled_attention
+from posattn_jax.ops.attention.select import auto_attention
+from posattn_jax.ops.attention.xla.dense import dense_attention
+from posattn_jax.ops.attention.xla.tiled import tiled_attention
 
 # The layouts that accept queries on only some rows of the keys' grid.
 CUT_LAYOUTS = {

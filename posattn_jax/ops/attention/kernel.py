@@ -14,7 +14,7 @@ import numpy as np
 from posattn_jax.axes import Array, Causal, Sizes
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.attention.xla.reference import reference_attention
 from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.system import processes
 

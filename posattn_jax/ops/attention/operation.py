@@ -23,14 +23,14 @@ from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.cpu import kernel as native
 from posattn_jax.ops.attention.cuda import kernel as cuda
-from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, OF_KEYS, Kernel, Settings
-from posattn_jax.ops.attention.loop import Loop, attend, axes_varied_over, varying
-from posattn_jax.ops.attention.native import kernel as native
 from posattn_jax.ops.attention.partition import shared_out
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.ops.attention.xla.dense import RowLoop
+from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, run_loops, varying
+from posattn_jax.ops.attention.xla.tiled import window_loops
 from posattn_jax.ops.precision import float32_or_better
 
 # By JAX's name of a platform: finds the kernel for a problem, and for devices that have it; None if there is none.
@@ -136,7 +136,7 @@ def _forward_otherwise(*arrays, settings, names, dtype, otherwise, own_gradient=
 
     def outputs(*arrays):
         problem = settings.problem(dict(zip(names, arrays, strict=True)))
-        return attend(problem, otherwise(problem), RowLoop, own_gradient)[0]
+        return run_loops(problem, otherwise(problem), RowLoop, own_gradient)[0]
 
     kinds = map(jax.typeof, arrays)
     _, statistics = _shapes_forward(*kinds, settings=settings, names=names, dtype=dtype, otherwise=otherwise)

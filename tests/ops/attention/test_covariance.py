@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import auto, loop, rows, tiles
+from posattn_jax.ops.attention import select
+from posattn_jax.ops.attention.xla import loop, rows, tiles
 from tests.ops.attention.attention_suite import AllPairsSuite, B, LocalSuite, StaticSpanSuite, make_inputs
 from tests.support.slow import slow
 
@@ -66,7 +67,7 @@ def test_causal_and_padding(float64, suite, grid_shape):
 @pytest.mark.parametrize("per_head, span_mode", [(True, "log_add"), slow(False, "multiply")])
 def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode):
     """Rows and tiles of two queries of one head, each computed alone; "auto" chooses between them at run time."""
-    monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
+    monkeypatch.setattr(select, "LEAST_POSITIONS", 0)
     monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 1})
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
     monkeypatch.setattr(tiles, "TILE_QUERIES", 2)

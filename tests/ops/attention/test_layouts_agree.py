@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from posattn_jax.ops.attention import auto, loop, relative_attention, rows, tiles
+from posattn_jax.ops.attention import relative_attention, select
+from posattn_jax.ops.attention.xla import loop, rows, tiles
 from posattn_jax.ops.span import span_size
 from tests import oracle
 from tests.ops.attention.attention_suite import NATIVE, make_inputs
@@ -106,7 +107,7 @@ def check(problem):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Several groups, steps and rows also on small grids."""
-    monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
+    monkeypatch.setattr(select, "LEAST_POSITIONS", 0)
     monkeypatch.setattr(loop, "SCORE_BYTES", {"cpu": 2**14})
     monkeypatch.setattr(rows, "ROW_QUERIES", 3)
     monkeypatch.setattr(tiles, "WINDOW_HALVES", {1: (1, 4), 2: (1, 2), 3: (1,)})
@@ -137,7 +138,7 @@ SECOND += [slow(name, (3, 2)) for name in ("tiled", "auto", "patch", "window", *
 @pytest.mark.parametrize("implementation, span_bound", SECOND, ids=str)
 def test_gradients_of_gradients(float64, monkeypatch, implementation, span_bound):
     """The Hessian times a vector, in both modes, against differences of the oracle's gradients: every input's row."""
-    monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
+    monkeypatch.setattr(select, "LEAST_POSITIONS", 0)
     grid_shape, step = (4, 3), 1e-5
     inputs = make_inputs(grid_shape, batch=1) | {"sigma": np.array([0.3, 0.4])}
     rng = np.random.default_rng(1)

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from posattn_jax.ops.attention import operation, relative_attention
-from posattn_jax.ops.attention.native import library
+from posattn_jax.ops.attention.cpu import library
 from posattn_jax.ops.attention.partition import axes_of
 from posattn_jax.system import processes
 from tests.ops.attention.attention_suite import make_inputs

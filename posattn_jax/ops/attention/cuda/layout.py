@@ -7,9 +7,9 @@ from jax.extend.backend import get_default_device
 from posattn_jax.axes import Query
 from posattn_jax.ops.attention import operation
 from posattn_jax.ops.attention.cuda import kernel
-from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.ops.attention.xla.loop import Loop
+from posattn_jax.ops.attention.xla.tiled import window_loops
 
 
 def cuda_attention(

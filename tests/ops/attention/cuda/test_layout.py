@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import auto, operation, relative_attention
+from posattn_jax.ops.attention import fused, operation, platform, relative_attention, select
 from posattn_jax.ops.attention.cuda import kernel, layout, library, program
-from posattn_jax.ops.attention.fused import layout as fused
-from posattn_jax.ops.attention.fused import plain
 from posattn_jax.ops.attention.kernel import Kernel
 from posattn_jax.ops.attention.problem import Problem
 
@@ -152,13 +150,13 @@ def other_kernel(device, plan, wrong=1.0):
     def forward(settings, arrays):
         names, operands = zip(*arrays.items(), strict=True)
         options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
-        return operation._forward_otherwise(*operands, **options, otherwise=auto.portable_loops)
+        return operation._forward_otherwise(*operands, **options, otherwise=select.portable_loops)
 
     def backward(settings, arrays, outputs, statistics, cotangent):
         names, operands = zip(*arrays.items(), strict=True)
         options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
         given = (*operands, outputs, statistics, cotangent)
-        found = operation._backward_otherwise(*given, **options, otherwise=auto.portable_loops)
+        found = operation._backward_otherwise(*given, **options, otherwise=select.portable_loops)
         learned = (name for name in names if name not in ("key_mask", "segment_ids"))
         return {name: wrong * x if name == "sigma" else x for name, x in zip(learned, found, strict=True)}
 
@@ -214,12 +212,12 @@ def test_auto_has_them_on_gpus(gpu, monkeypatch):
         return "attention_forward" in str(found)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(plain, "obstacle", lambda problem: "not asked")
+    monkeypatch.setattr(platform, "obstacle", lambda problem: "not asked")
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_count", lambda: 2)
         assert not is_kernel()
     assert is_kernel() and is_kernel(segment_ids=jnp.zeros((1, 12), jnp.int32))
     assert not is_kernel(return_weights=True) and not is_kernel(mask=jnp.ones((1, 1, 12, 12), bool))
-    assert not auto.chooses_at_run_time((20, 20))
+    assert not select.chooses_at_run_time((20, 20))
     monkeypatch.setattr(library, "obstacle", lambda capability: "anything")
-    assert not is_kernel() and auto.chooses_at_run_time((20, 20))
+    assert not is_kernel() and select.chooses_at_run_time((20, 20))

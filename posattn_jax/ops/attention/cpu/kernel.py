@@ -1,0 +1,51 @@
+"""The compiled kernel for CPUs: whether it is here, and how many pairs it computes."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from posattn_jax.axes import Shape
+from posattn_jax.ops.attention.cpu import library, program
+from posattn_jax.ops.attention.kernel import Kernel, Settings, check, in_all_processes, sizes_of, untraced
+from posattn_jax.ops.attention.problem import Problem
+
+KERNEL = Kernel(program.forward, program.backward)
+# The most queries of a tile, and the most keys of a vector: see vectors.h.
+TILE_QUERIES = LANES = 8
+
+
+def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
+    """The kernel for a problem; None if there is none."""
+    return KERNEL if missing(problem.dtype) is None else None
+
+
+def missing(dtype: Any) -> str | None:
+    """The reason why there is no kernel for a dtype on this CPU; None if there is one."""
+    name = np.dtype(dtype).name
+    return in_all_processes(f"native attention in {name}", library.obstacle(name, functools.partial(_check, name)))
+
+
+def _check(dtype: str) -> None:
+    """On a small problem with all parts."""
+    shape, d = (3, 13), 5
+    settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
+    others = {"key_mask": bool, "segment_ids": np.int32, "sigma": np.promote_types(dtype, np.float32)}
+    sizes = sizes_of(shape, d) | {"sigma": (2, 2)}
+    kinds = {name: jax.ShapeDtypeStruct(size, others.get(name, dtype)) for name, size in sizes.items()}
+    untraced(lambda: check(KERNEL, settings, kinds, dtype))
+
+
+def pairs(grid_shape: Shape, half: Shape) -> int:
+    """The number of query-key pairs computed for a half-span: in tiles of queries, and whole vectors of keys."""
+    met = 1
+    for axis, (size, reach) in enumerate(zip(grid_shape, half, strict=True)):
+        is_last = axis == len(grid_shape) - 1
+        tile, lanes = (TILE_QUERIES, LANES) if is_last else (1, 1)
+        starts = np.arange(0, size, tile)
+        keys = np.minimum(starts + tile + reach, size) - np.maximum(starts - reach, 0)
+        met *= int((-(-keys // lanes) * lanes).sum()) * tile
+    return met

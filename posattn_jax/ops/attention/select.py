@@ -1,0 +1,132 @@
+"""The choice of the layout for implementation="auto".
+
+"native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
+where its kernels are available: where they were compared with "dense" they took less time, so nothing is weighed (see
+docs/gpu.md; not compared: fewer than 1,024 positions). It is used on a TPU if a trial found it correct and the fastest:
+see `tpu/verdict.py`.
+"""
+
+import math
+
+import jax
+
+from posattn_jax.axes import Query, Shape, Weights
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention import operation, platform
+from posattn_jax.ops.attention.cpu import kernel as cpu
+from posattn_jax.ops.attention.cpu import layout as native
+from posattn_jax.ops.attention.cuda import layout as cuda
+from posattn_jax.ops.attention.fused import fused_attention
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.tpu import verdict
+from posattn_jax.ops.attention.xla import factorised
+from posattn_jax.ops.attention.xla.dense import RowLoop
+from posattn_jax.ops.attention.xla.loop import Loop, run_loops
+from posattn_jax.ops.attention.xla.tiled import window_loops
+from posattn_jax.ops.attention.xla.tiles import tilings
+
+# On grids with fewer positions, "dense" is the only portable loop that is considered.
+LEAST_POSITIONS = 200
+# The time per pair of "native", relative to that of "dense"; measured on grids whose last size is 4 or 5.
+NATIVE_PAIR_COST = 0.4
+
+
+def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
+    """Attention by the layout that is expected to be the fastest.
+
+    That is, in this order: the platform's own kernel for content scores alone, "factorised", "native" on a CPU, "fused"
+    on a GPU, or on a TPU if a trial found it the fastest, and else one of `portable_loops`.
+    """
+    if platform.obstacle(problem) is None:
+        return platform.plain_attention(problem)
+    if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
+        return factorised.factorised_attention(problem)
+    if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
+        return native.native_attention(problem, portable_loops)
+    if is_gpu() and cuda.obstacle(problem) is None:
+        return cuda.cuda_attention(problem, portable_loops)
+    if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
+        return fused_attention(problem)
+    return run_loops(problem, portable_loops(problem), RowLoop)
+
+
+def is_native() -> bool:
+    """Whether "native" is available and preferred: on a CPU."""
+    return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing() is None
+
+
+def is_gpu() -> bool:
+    """Whether this is a GPU, and kernels can be in a program that is traced here."""
+    return jax.default_backend() == "gpu" and operation.is_possible_here()
+
+
+def is_cuda() -> bool:
+    """Whether the kernels for GPUs are available."""
+    return is_gpu() and cuda.is_here()
+
+
+def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
+    """Whether "native" is expected to be faster than "dense". It is not if short rows leave most of its tiles empty.
+
+    None stands for a half-span that is known only at run time. On a large grid it is assumed to be small, on a small
+    grid to be the whole grid.
+    """
+    n = grid.num_positions(grid_shape)
+    if half is None and n >= LEAST_POSITIONS:
+        return True
+    return NATIVE_PAIR_COST * cpu.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
+
+
+def chooses_at_run_time(grid_shape: Shape) -> bool:
+    """Whether "auto" chooses its layout at run time if the span is known only then."""
+    return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native() and not is_cuda()
+
+
+def portable_loops(problem: Problem) -> list[Loop]:
+    """The loops to choose from that run on every platform; only "dense" for problems that the others do not support.
+
+    If the span is known only at run time, the loop is chosen at run time: one program holds "dense" and every tiling.
+    """
+    n = grid.num_positions(problem.grid_shape)
+    all_pairs = problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or problem.is_by_pair
+    if all_pairs or n < LEAST_POSITIONS:
+        return [RowLoop(problem)]
+    return [RowLoop(problem), *window_loops(problem)]
+
+
+def score_share(
+    grid_shape: Shape,
+    half: Shape | None,
+    *,
+    span_bound: Shape | None = None,
+    batch_size: int = 1,
+    num_heads: int = 1,
+    implementation: str = "auto",
+) -> float:
+    """The number of scores that a layout computes, as a share of N x N; more than 1 if it computes padding too.
+
+    Args:
+      grid_shape: S.
+      half: the half-span in positions; None without a span.
+      span_bound: the static bound that the layout received.
+      batch_size: b; with the number of heads it decides how many tiles are computed at once, and so how they are
+        padded.
+      num_heads: h.
+      implementation: the layout. The choice of "auto" follows from the other arguments and from this device. "fused" is
+        counted as "tiled", whose blocks differ little.
+    """
+    n = grid.num_positions(grid_shape)
+    if implementation in ("dense", "reference") or half is None:
+        return 1.0
+    if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, span_bound)):
+        return cpu.pairs(grid_shape, half) / n**2
+    reach = half if span_bound is None else span_bound
+    if implementation == "patch":
+        return math.prod(min(2 * h + 1, s) for h, s in zip(reach, grid_shape, strict=True)) / n
+    if implementation == "window":
+        return math.prod(2 * h + 1 for h in reach) / n
+    choices = tilings(tuple(grid_shape), batch_size, num_heads, 4, span_bound)
+    best = min((tiling for tiling, _ in choices), key=lambda tiling: tiling.cost(reach))
+    pays = n >= LEAST_POSITIONS and best.cost(reach) < n * n
+    is_fused = implementation == "fused" or (implementation == "auto" and is_cuda())
+    return best.pairs(reach) / (n * n) if pays or is_fused or implementation == "tiled" else 1.0
