@@ -234,7 +234,9 @@ def make_settings(
         return dataclasses.replace(train, bounded_spans="no").decided(per_epoch, merging_fits=merging_fits)
     layouts = {each.implementation for each in spans}
     needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
-    kernels = {"fused", "auto"} if is_cuda() and not any(each.dropout_rate for each in spans) else {"fused"}
+    kernels = (
+        {"fused", "auto"} if is_cuda() and not any(getattr(each, "dropout_rate", 0) for each in spans) else {"fused"}
+    )
     pays = jax.default_backend() == "gpu" and not layouts <= kernels
     chooses = num_seeds > 1 and "auto" in layouts and chooses_at_run_time(task.grid_shape)
     return train.decided(per_epoch, needs, pays or chooses, merging_fits)

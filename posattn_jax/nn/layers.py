@@ -46,7 +46,8 @@ def dropout_rngs(rng: Array | None) -> dict[str, Array] | None:
     """The rngs of a model's `apply` for one key of dropout, or for keys [m] of m equal shares of the examples."""
     if rng is None:
         return None
-    keys = rng if rng.ndim else rng[None]
+    is_one = rng.ndim == (0 if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) else 1)  # also as numbers [2]
+    keys = rng[None] if is_one else rng
     return {_rng_name(i): keys[i] for i in range(len(keys))}
 
 

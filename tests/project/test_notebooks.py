@@ -24,7 +24,7 @@ def read(name):
 
 
 def test_there_are_pairs():
-    assert len(NAMES) == 7
+    assert len(NAMES) == 8
     assert {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")} == {
         f"{name}{suffix}" for name in NAMES for suffix in (".py", ".ipynb")
     }
@@ -52,6 +52,29 @@ def test_all_are_installed_alike():
     installing = {cell.source for name in NAMES for cell in read(name).cells if "pip" in cell.source}
     assert len(installing) == 1
     assert all(any("pip" in cell.source for cell in read(name).cells) for name in NAMES)
+
+
+@pytest.mark.parametrize("address", ["", "git+https://host/posattn_jax"])
+def test_opened_alone_one_line_tells_what_to_fill_in(tmp_path, monkeypatch, capsys, address):
+    """Or it installs what is filled in, and tells what to expect of the device."""
+    install = next(cell.source for cell in read(NAMES[0]).cells if "pip" in cell.source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    commands, run = [], subprocess.run
+
+    def called(command, **options):
+        commands.append(command)
+        return run(command, **options) if "-c" in command else None
+
+    monkeypatch.setattr(subprocess, "run", called)
+    install = install.replace('ADDRESS = ""', f'ADDRESS = "{address}"')
+    if not address:
+        with pytest.raises(SystemExit, match="^Fill in ADDRESS above: where pip finds posattn_jax"):
+            exec(install, {})
+        return
+    exec(install, {})
+    assert commands[0][-1] == f"posattn_jax[train,nlp] @ {address}"
+    assert capsys.readouterr().out.startswith("cpu 8 x cpu: all works here")
 
 
 @pytest.mark.slow  # what they show is run as examples of README and docs too

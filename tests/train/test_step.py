@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from posattn_jax.nn.layers import dropout_rngs
 from posattn_jax.system.errors import InputError
 from posattn_jax.train.optimizer import Adam, gradient_norms
 from posattn_jax.train.schedule import Constant, Cosine, InverseSqrt, Linear, to_steps
@@ -81,6 +82,13 @@ def test_merged_micro_batches_are_the_same_update(fields):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), merged[1], one_by_one[1])
     chex.assert_trees_all_close(merged[0].params, one_by_one[0].params, atol=1e-5)
     chex.assert_trees_all_close(merged[0].totals, one_by_one[0].totals, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make_key", [jax.random.key, jax.random.PRNGKey])
+def test_rngs_of_one_key_and_of_several(make_key):
+    keys = jax.random.split(make_key(0), 2)
+    assert list(dropout_rngs(keys[0])) == ["dropout"] and list(dropout_rngs(keys)) == ["dropout", "dropout_1"]
+    assert jnp.all(dropout_rngs(keys)["dropout_1"] == keys[1]) and dropout_rngs(None) is None
 
 
 @pytest.mark.parametrize(
