@@ -5,14 +5,27 @@
 # units come before tens: twenty-four is vierundzwanzig. A few minutes on a CPU core.
 
 # %%
-# Installs the package where it is missing: from the clone that this notebook lies in; on Colab put the address in.
+# @title Install and look at the device
+# ADDRESS: where pip finds the package, such as git+https://HOST/OWNER/posattn_jax or a wheel; empty in a clone.
+ADDRESS = ""  # @param {type: "string"}
+EXTRAS = "train,nlp"  # @param {type: "string"}
 import importlib.util, os, pathlib, subprocess, sys
 
 if importlib.util.find_spec("posattn_jax") is None:
-    REPOSITORY = pathlib.Path("..").resolve().as_uri()  # or "git+https://ADDRESS"
-    wanted = f"posattn_jax[train,nlp] @ {REPOSITORY}"  # the jax that is installed stays
+    clone = pathlib.Path("..").resolve()
+    if not ADDRESS and not (clone / "setup.py").exists():
+        sys.exit("Fill in ADDRESS above: where pip finds posattn_jax. This notebook lies in no clone.")
+    wanted = f"posattn_jax[{EXTRAS}] @ {ADDRESS or clone.as_uri()}"  # the jax that is installed stays
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
 SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
+LOOK = "import jax; found = jax.devices(); print(found[0].platform, len(found), 'x', found[0].device_kind)"
+look = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True).stdout
+EXPECT = {
+    "cpu": "all works here; a cell that trains takes minutes",
+    "gpu": "kernels of our own from Ampere on (not on a T4), after a first call of up to a minute",
+    "tpu": "never tried by us: please tell us",
+}
+print(f"{look.strip()}: {EXPECT[look.split()[0]]}")
 
 # %%
 import pathlib, sys
@@ -60,3 +73,12 @@ translator, _ = translate.of_run(workdir)
 fast, tables = precomputed(translator.task.model, translator.params, 64)
 for name, params in (("as trained", translator.params), ("precomputed", tables)):
     print(f"{name}: {sum(array.size for array in jax.tree.leaves(params)):,} parameters")
+
+# %%
+# @title The end
+# On Colab a session costs compute units while it lasts. What it has written, but on Drive, is gone with it.
+END_SESSION = False  # @param {type: "boolean"}
+if END_SESSION and "google.colab" in sys.modules:
+    from google.colab import runtime
+
+    runtime.unassign()

@@ -1,5 +1,6 @@
 """Runs all notebooks, or those named, and keeps their outputs: python launch/run_notebooks.py [NAME ...]"""
 
+import os
 import pathlib
 import sys
 
@@ -7,6 +8,8 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = pathlib.Path(__file__).parents[1] / "colabs"
+# What is run for a TPU, at a small size on as many virtual devices as one has.
+ON_VIRTUAL_DEVICES = {"train_on_tpu": {"POSATTN_SMALL": "1", "JAX_NUM_CPU_DEVICES": "8"}}
 
 
 def run(path: pathlib.Path) -> None:
@@ -14,12 +17,15 @@ def run(path: pathlib.Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     metadata = dict(notebook.metadata)
     options = {"timeout": None, "record_timing": False, "coalesce_streams": True}
+    os.environ.update(ON_VIRTUAL_DEVICES.get(path.stem, {}))
     NotebookClient(notebook, resources={"metadata": {"path": FOLDER}}, **options).execute()
     notebook.metadata = metadata
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     nbformat.write(notebook, path)
+    for variable in ON_VIRTUAL_DEVICES.get(path.stem, {}):
+        del os.environ[variable]
 
 
 for name in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
