@@ -100,13 +100,18 @@ def findings(runs: Runs) -> list[Finding]:
     return made
 
 
+def testable(runs: Runs, made: Sequence[Finding]) -> list[Finding]:
+    """The findings of hypotheses whose treatments all have a finished run."""
+    return [each for each in made if all(name in runs.runs for name in each.hypothesis.names)]
+
+
 def told(runs: Runs, made: Sequence[Finding]) -> list[str]:
     """What a reader wants first: how many hypotheses are shown, and a line for each.
 
     Those of which no treatment, or not every one, has a finished run, share a line. If two treatments alone have runs,
     and no hypothesis is about both, their difference comes first.
     """
-    lines, ran = [], [each for each in made if all(name in runs.runs for name in each.hypothesis.names)]
+    lines, ran = [], testable(runs, made)
     if len(runs.treatments) == 2 and not any(len(each.hypothesis.names) == 2 for each in ran):
         lines.append(_difference(runs))
     if made:

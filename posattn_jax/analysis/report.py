@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from posattn_jax.analysis import runs_file, tables
-from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes, told
+from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes, testable, told
 from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
@@ -92,7 +92,7 @@ def compose(
             what += ", corrected for all tests of the metric (Holm)"
         parts += ["## Translations", f"{what}.\n\n{by_translations}"]
     parts += ["## Treatments", _outcome_table(runs, found), NORMALITY]
-    if ran := [each for each in tested if all(name in runs.runs for name in each.hypothesis.names)]:
+    if ran := testable(runs, tested):
         parts += ["## Hypotheses", _finding_table(ran), _explanation(runs)]
     parts += pictures
     by_cost = tables.by_cost(runs, found)

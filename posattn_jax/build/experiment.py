@@ -234,9 +234,8 @@ def make_settings(
         return dataclasses.replace(train, bounded_spans="no").decided(per_epoch, merging_fits=merging_fits)
     layouts = {each.implementation for each in spans}
     needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
-    kernels = (
-        {"fused", "auto"} if is_cuda() and not any(getattr(each, "dropout_rate", 0) for each in spans) else {"fused"}
-    )
+    has_dropout = any(getattr(each, "dropout_rate", 0) for each in spans)  # of weights, which no kernel has
+    kernels = {"fused", "auto"} if is_cuda() and not has_dropout else {"fused"}
     pays = jax.default_backend() == "gpu" and not layouts <= kernels
     chooses = num_seeds > 1 and "auto" in layouts and chooses_at_run_time(task.grid_shape)
     return train.decided(per_epoch, needs, pays or chooses, merging_fits)

@@ -288,21 +288,19 @@ def train(
         return model.getvalue()
 
     try:
-        try:
-            model = trained(watched(), vocabulary_size - len(SPECIALS))
-        except (RuntimeError, OSError) as error:
-            most = re.search(r"set it to a value <= (\d+)", str(error))
-            if failure or most is None or len(first) > SMALL_LINES:
-                raise
-            model = trained(iter(first), int(most[1]))
+        model = trained(watched(), vocabulary_size - len(SPECIALS))
     except (RuntimeError, OSError) as error:
         if failure:
             raise failure[0] from None
         reason = " ".join(str(error).split())
-        for pattern, bound in ((r"set it to a value <= (\d+)", "most"), (r"required_chars\. \d+ vs (\d+)", "least")):
-            if found := re.search(pattern, reason):
-                reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
-        raise InputError(f"{field}={vocabulary_size}: {reason}") from error
+        most, least = (
+            re.search(rf"{said} (\d+)", reason) for said in ("set it to a value <=", r"required_chars\. \d+ vs")
+        )
+        if most is None or len(first) > SMALL_LINES:
+            if bound := most or least:
+                reason = f"the text allows at {'most' if most else 'least'} {int(bound[1]) + len(SPECIALS)}"
+            raise InputError(f"{field}={vocabulary_size}: {reason}") from error
+        model = trained(iter(first), int(most[1]))
     return _told(SentencePieces(model + (LOWER if fold_case else b"")), vocabulary_size, field)
 
 

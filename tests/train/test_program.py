@@ -58,6 +58,16 @@ def test_neither_changes_what_is_computed(dispatched, one_by_one):
     assert_same_values(dispatched[0], one_by_one)
 
 
+def test_merged_micro_batches_are_one(tmp_path, one_by_one):
+    """Each keeps its dropout, so a run's figures are the same but for rounding, which its updates make larger."""
+    train(tmp_path, **SETTINGS, merged_batches="yes")
+    assert make_trainer(tmp_path, **SETTINGS, merged_batches="yes").program.micro_batches == (1, 16)
+    expected, made = values(one_by_one), values(tmp_path)
+    assert made.keys() == expected.keys()
+    for key, value in expected.items():
+        assert made[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"dispatch_steps": 4}, {"resident_mib": 1}], ids=str)
 def test_one_of_them_changes_nothing_either(tmp_path, one_by_one, fields):

@@ -8,6 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from configs import common
+from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.nn.layers import dropout_rngs
 from posattn_jax.system.errors import InputError
 from posattn_jax.train.optimizer import Adam, gradient_norms
@@ -82,6 +85,27 @@ def test_merged_micro_batches_are_the_same_update(fields):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), merged[1], one_by_one[1])
     chex.assert_trees_all_close(merged[0].params, one_by_one[0].params, atol=1e-5)
     chex.assert_trees_all_close(merged[0].totals, one_by_one[0].totals, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("treatment", common.span_paper_sweep().treatments, ids=lambda treatment: treatment.name)
+def test_five_merged_updates_of_the_span_papers_treatments(treatment):
+    config = change(common.apply_variant(common.get_config(), "digits"), treatment.fields)
+    config.model.num_blocks = 2
+    grid_shape = (64,) if config.data.layout == "1d" else (8, 8)
+    knows = {"input_shape": grid_shape, "num_channels": 1, "num_classes": 10}
+    task, optimizer = experiment.task_of(config, knows, grid_shape), Adam(1e-3).make(100, 100)
+    start = made_state(task, optimizer)
+
+    def losses(shape, is_merged):
+        step, state = jax.jit(make_train_step(task, optimizer, 2, is_merged=is_merged)), start
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            inputs, labels = rng.normal(size=(*shape, 64, 1)).astype(np.float32), rng.integers(10, size=shape)
+            state, figures = step(state, {"inputs": inputs, "labels": labels})
+            yield float(figures["loss"])
+
+    assert list(losses((1, 40), True)) == pytest.approx(list(losses((2, 20), False)), rel=1e-5)
 
 
 @pytest.mark.parametrize("make_key", [jax.random.key, jax.random.PRNGKey])
