@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # From a machine with Python >= 3.11 to a trained model whose spans shrank, and their picture: launch/quickstart.sh [FOLDER]
 set -euo pipefail
+if [ $# -gt 1 ] || [[ ${1:-} = -* ]]; then
+    echo "$*: expected nothing, or the folder of the run: launch/quickstart.sh [FOLDER]" >&2
+    exit 2
+fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train
 workdir=${1:-runs/digits}
 .venv/bin/python -m posattn_jax.main --config=configs/digits.py:short_span --workdir="$workdir"

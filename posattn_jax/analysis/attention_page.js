@@ -59,7 +59,7 @@ function pictureOf(example) {
   }
   return pictures.get(example);
 }
-function drawImage(canvas, head, row, size) {
+function drawImage(canvas, head, row, size, keys = []) {
   const [rows, columns] = data.shown, cell = Math.max(2, Math.round(size / Math.max(rows, columns)));
   canvas.width = columns * cell;
   canvas.height = rows * cell;
@@ -72,14 +72,18 @@ function drawImage(canvas, head, row, size) {
     c.fillRect(i % columns * cell, Math.floor(i / columns) * cell, cell, cell);
   }
   if ($("span").checked) drawSpan(c, head, cell);
-  if (state.query >= data.classTokens) {
-    const i = state.query - data.classTokens, line = Math.min(6, Math.max(1, cell / 9));
-    for (const [style, inset] of [["#000", 0.5], ["#5cc8ff", 1.5]]) {
-      c.strokeStyle = style;
-      c.lineWidth = line;
-      c.strokeRect(i % columns * cell + inset * line, Math.floor(i / columns) * cell + inset * line,
-        cell - 2 * inset * line, cell - 2 * inset * line);
-    }
+  const line = Math.min(6, Math.max(1, cell / 9));
+  for (const key of keys) frameOf(c, key, cell, line / 2, "#ffe600");
+  frameOf(c, state.query, cell, line, "#5cc8ff");
+}
+function frameOf(c, token, cell, line, colour) {
+  const i = token - data.classTokens, columns = data.shown[1];
+  if (i < 0) return;
+  c.lineWidth = line;
+  for (const [style, inset] of [["#000", 0.5], [colour, 1.5]]) {
+    c.strokeStyle = style;
+    c.strokeRect(i % columns * cell + inset * line, Math.floor(i / columns) * cell + inset * line,
+      cell - 2 * inset * line, cell - 2 * inset * line);
   }
 }
 function drawSpan(c, head, cell) {
@@ -169,7 +173,7 @@ function update() {
     return item;
   }));
   if (isText) drawTokens(row);
-  else drawImage($("image"), state.head, row, 640);
+  else drawImage($("image"), state.head, row, 640, keys.filter(s => row[s] > 0));
   const most = Math.max(...row.subarray(isText ? 0 : data.classTokens));
   $("scale").replaceChildren(scaleOf(0, most, weight => weightColour(weight / (most || 1)), percent));
   if ($("classToken")) $("classToken").setAttribute("aria-pressed", state.query < data.classTokens);
@@ -223,7 +227,6 @@ function begin() {
   $("choices").onsubmit = event => event.preventDefault();
   $("span").onchange = update;
   $("about").textContent = data.about;
-  $("precision").textContent = data.precision;
   const far = data.grid.map(size => size - 1).join(" x ");
   $("middle").textContent = "In the middle is the query itself; at the edges are keys " + far + " positions away, "
     + (data.grid.length === 1 ? "those before it on the left." : "those above and left of it on that side.");
@@ -262,7 +265,7 @@ function begin() {
       $("stage").append(button);
     }
     $("hint").textContent = "Click or touch the image, or focus it and use the arrow keys, to choose the query (blue). "
-      + "Orange shows its weight on each key; the strongest orange is its largest weight"
+      + "Orange shows its weight on each key; the strongest orange is its largest weight; yellow frames are the keys listed"
       + (data.layers.some(layer => layer.halfSpans)
       ? "; the white line is the box of the learned span." : ".");
   }

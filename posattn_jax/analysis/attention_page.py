@@ -30,8 +30,7 @@ def compose(title: str, data: dict[str, Any]) -> str:
     folder = pathlib.Path(__file__).parent
     names = ("attention_page.html", "attention_page_drawing.js", "attention_page.js")
     template, *scripts = ((folder / name).read_text(encoding="utf-8") for name in names)
-    precision = f"Weights are in {STEPS}ths of each query's largest, kernels in {STEPS}ths of each head's range."
-    text = json.dumps(data | {"precision": precision}, allow_nan=False)
+    text = json.dumps(data, allow_nan=False)
     before, after = template.split("DATA")
     text = text.replace("<", "\\u003c")  # so that the name of an input cannot be a tag
     return before.replace("TITLE", html.escape(title)) + text + after.replace("SCRIPT", "".join(scripts))

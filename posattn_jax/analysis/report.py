@@ -130,8 +130,7 @@ def _printed(treatment: Treatment) -> list[str]:
 
 
 def _finding_table(tested: Sequence[Finding]) -> str:
-    header = ["hypothesis", "effect", "95% two-sided", "95% as stated", "d", "t (df)", "p two-sided", "p as stated"]
-    header += ["Holm", "paired p", "power", "runs for 80%"]
+    header = ["hypothesis", "effect", "95% as stated", "d", "p as stated", "Holm", "paired p"]
     with_paper = any(finding.hypothesis.paper_p is not None for finding in tested)
     header += ["paper: p"] if with_paper else []
     rows = []
@@ -142,11 +141,8 @@ def _finding_table(tested: Sequence[Finding]) -> str:
         if finding.hypothesis.margin:
             names += f" {finding.hypothesis.border:+g}"
         row = [names, figure(c.effect, "{:+z.4f}")]
-        row += [interval_text(interval, "{:+z.4f}") for interval in (c.interval_two_sided, c.interval_stated)]
-        row += [figure(c.effect_size, "{:+z.2f}"), f"{figure(c.t, '{:z.2f}')} ({figure(c.df, '{:.1f}')})"]
-        row += [number(c.p_two_sided), number(c.p_stated), number(finding.holm_p)]
-        row += [f"{number(finding.paired_p_stated)} ({finding.pairs})"]
-        row += [figure(c.power, "{:.2f}"), figure(c.runs_needed, "{:.0f}")]
+        row += [interval_text(c.interval_stated, "{:+z.4f}"), figure(c.effect_size, "{:+z.2f}")]
+        row += [number(c.p_stated), number(finding.holm_p), f"{number(finding.paired_p_stated)} ({finding.pairs})"]
         if with_paper:
             row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
         rows.append(row)
@@ -185,8 +181,8 @@ def _explanation(runs: Runs) -> str:
         "Effect: mean of the first minus mean of the second. Tests: Welch's t; *as stated* is one-sided where the "
         "hypothesis has a direction, and so is its interval, of the effect and uncorrected; *Holm* is that p "
         f"corrected{several}, and decides; *paired* is the t-test of the differences by seed (number of pairs), as "
-        "stated. d: effect in pooled standard deviations. Power: of a two-sided test at .05 with these n, if the "
-        "effect were as measured."
+        "stated. d: effect in pooled standard deviations. Two-sided tests, t, degrees of freedom and power are in "
+        "`results.json`."
     )
 
 

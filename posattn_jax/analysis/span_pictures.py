@@ -14,7 +14,7 @@ from posattn_jax.analysis.curve_pictures import DIMENSIONS
 from posattn_jax.analysis.curves import Spans
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.savings import what_spans_saved
-from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, VERMILLION, panels, whole_ticks
+from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, VERMILLION, panels, style, whole_ticks
 
 
 def factors(sigma: np.ndarray, num_dims: int) -> np.ndarray:
@@ -154,6 +154,36 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
     axis.set_title(_title(int(layer.split("_")[1]) + 1, factor, summary))
+
+
+def draw_profiles(runs: Runs) -> Figure | None:
+    """G through the central pixel along its row and its column, a line for every treatment; None for fewer than two.
+
+    Outside a span it is 0.
+    """
+    if len(runs.spans) < 2:
+        return None
+    columns = max(len(spans.factors) for spans in runs.spans.values())
+    figure, axes = panels(2 * columns, columns, 2.3, 2.1, sharey=True)
+    for i, (name, spans) in enumerate(runs.spans.items()):
+        shape = spans.image.shape[:2]
+        for layer, (key, factor) in enumerate(spans.factors.items()):
+            gaussian, inside = on_image(factor, runs.runs[name][0].summary, shape)
+            seen = np.where(inside, gaussian, 0)
+            for axis, line in ((axes[layer], seen[shape[0] // 2]), (axes[columns + layer], seen[:, shape[1] // 2])):
+                at = np.arange(len(line)) - len(line) // 2
+                axis.plot(at, line, label=runs.figure_label(name, spans.num_runs), **style(i))
+            axes[layer].set(title=f"layer {int(key.split('_')[1]) + 1}", xlabel="columns from the query")
+            axes[columns + layer].set_xlabel("rows from the query")
+    for axis in axes:
+        axis.set_ylim(0, 1.05)
+        axis.grid()
+        whole_ticks(axis.xaxis)
+    axes[0].set_ylabel("G along a row")
+    axes[columns].set_ylabel("G along a column")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
 
 
 def on_image(

@@ -12,7 +12,7 @@ from posattn_jax.analysis.curve_pictures import draw_span_sizes, fill, marks, ov
 from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.analysis.span_pictures import draw_spans
+from posattn_jax.analysis.span_pictures import draw_profiles, draw_spans
 from posattn_jax.analysis.tables import lines_of
 from posattn_jax.system.files import value_at
 from posattn_jax.system.pictures import BLACK, BLUE, VERMILLION, panels, save, style, whole_ticks
@@ -46,6 +46,11 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             draw_spans(runs),
             "What the central pixel attends to after the best epoch, on an image: it fades into grey as the learned "
             "Gaussian falls, a line is the border of a span smaller than the image. Means over seeds.",
+        ),
+        "span_profiles": (
+            draw_profiles(runs),
+            "Learned spans next to each other: the Gaussian through the central pixel after the best epoch, 0 outside "
+            "the span. Means over seeds.",
         ),
         "span_sizes": (
             _span_sizes(runs),

@@ -16,6 +16,7 @@ from posattn_jax.analysis.joining import join, joined_curve
 from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.span_pictures import draw_profiles
 from posattn_jax.analysis.statistics import compare, sample
 from posattn_jax.build import parts
 from posattn_jax.data.glue import Glue
@@ -92,10 +93,26 @@ def test_the_report_of_finished_runs(folder, capsys):
     row = next(line for line in text.splitlines() if line.startswith("| a span |"))
     assert row.split(" | ")[1:5] == ["5", "0.8300", f"{np.mean(B):.4f}", f"{np.std(B, ddof=1):.4f}"]
     assert row.endswith("0.9000 | 0.7200 | 0.0300 (5) |")
-    assert 'src="http' not in page and 'src="figures' not in page and page.count("data:image/svg+xml") == 5
-    for name in ("box_plots", "learning_curves", "spans", "span_sizes", "seconds"):
+    assert 'src="http' not in page and 'src="figures' not in page and page.count("data:image/svg+xml") == 6
+    for name in ("box_plots", "learning_curves", "spans", "span_profiles", "span_sizes", "seconds"):
         for suffix in ("png", "svg"):
             assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
+
+
+def test_the_spans_of_treatments_are_lines_of_the_same_panel(folder):
+    runs = read_runs(folder)
+    rows, columns = runs.spans["span"].image.shape[:2]
+    along_a_row, along_a_column = draw_profiles(runs).axes
+    x, y = np.arange(columns) - columns // 2, np.arange(rows) - rows // 2
+    two = [np.exp(-0.5 * (at / (size - 1) / sigma) ** 2) for at, size, sigma in ((x, columns, 0.3), (y, rows, 0.2))]
+    one = [np.exp(-0.5 * (at / (rows * columns - 1) / 0.1) ** 2) for at in (x, y * columns)]
+    for axis, *expected in zip((along_a_row, along_a_column), two, one, strict=True):
+        labels = [line.get_label() for line in axis.lines]
+        assert labels == [runs.figure_label(name, 5) for name in ("span", "half")]
+        for line, each in zip(axis.lines, expected, strict=True):
+            drawn = line.get_ydata()
+            np.testing.assert_allclose(drawn, np.where(drawn > 0, each, 0), rtol=1e-5)
+            assert drawn[len(drawn) // 2] == 1
 
 
 def test_a_report_is_made_again_of_its_runs_alone(folder, roughly_drawn, tmp_path_factory, capsys):
@@ -111,7 +128,7 @@ def test_a_report_is_made_again_of_its_runs_alone(folder, roughly_drawn, tmp_pat
         assert (made / name).read_text() == (again / name).read_text()
     assert "Pictures: `python -m posattn_jax.main --mode=report" in (made / "report.md").read_text()
     drawn = [sorted(path.name for path in (each / "figures").iterdir()) for each in (made, again)]
-    assert drawn[0] == drawn[1] and (again / "index.html").read_text().count("data:image/svg+xml") == 5
+    assert drawn[0] == drawn[1] and (again / "index.html").read_text().count("data:image/svg+xml") == 6
     before, after = read_runs(folder), read_runs(again)
     for field in ("plan", "runs", "left_out", "commands"):
         assert getattr(before, field) == getattr(after, field)
