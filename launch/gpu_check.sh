@@ -6,4 +6,4 @@
 # Exit codes: 0 done or out of time, 1 a problem disagrees with the reference, 2 wrong input or no GPU, 130 stopped.
 jax='jax[cuda12]'
 source "$(dirname "${BASH_SOURCE[0]}")/device_check.sh"
-exec "$python" -m benchmarks.gpu_kernels "$@"
+exec "$python" -m benchmarks.device.gpu_kernels "$@"

@@ -1,4 +1,4 @@
-"""Checks and times attention on a TPU: what `launch/tpu_check.sh` runs. For GPUs there is benchmarks/gpu_kernels.py.
+"""Checks and times attention on a TPU: what `launch/tpu_check.sh` runs. For GPUs: gpu_kernels.py.
 
   python -m benchmarks.device.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
 

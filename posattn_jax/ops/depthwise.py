@@ -25,7 +25,7 @@ def depthwise_convolution(
     have no effect, and gradients of 0.
 
     On a CPU it is a sum over shifted grids, because XLA's convolution has no fast form there inside a loop, such as the
-    loop over the parts of an update (`benchmarks/depthwise.py` compares them). Elsewhere it is XLA's convolution.
+    loop over the parts of an update (`benchmarks/cpu/depthwise.py` compares them). Elsewhere it is XLA's convolution.
 
     Args:
       inputs: x [b *S c].

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from posattn_jax.benchmarks import compiled, gpu_code, sass, tpu_cycles, tpu_program
-from posattn_jax.benchmarks.compiled import Case
-from posattn_jax.benchmarks.gpus import GPUS
-from posattn_jax.benchmarks.hlo import Module
+from benchmarks.compilers import compiled, gpu_code, sass, tpu_cycles, tpu_program
+from benchmarks.compilers.compiled import Case
+from benchmarks.compilers.gpus import GPUS
+from benchmarks.compilers.hlo import Module
 from tests.support.slow import slow
 
 PROGRAM = """HloModule jit_f

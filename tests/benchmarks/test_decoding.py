@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import decoding
+from benchmarks.cpu import decoding
 
 
 @pytest.mark.slow

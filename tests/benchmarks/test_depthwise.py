@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import depthwise
+from benchmarks.cpu import depthwise
 
 
 def test_both_forms_are_measured(tmp_path, capsys):

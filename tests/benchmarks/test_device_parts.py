@@ -173,4 +173,4 @@ def test_the_launcher_says_what_is_missing(tmp_path, script, jax):
 def test_the_launcher_for_gpus(tmp_path):
     done = launch(tmp_path, "--only=a b", script="gpu_check.sh", PYTHON=make_python(tmp_path, codes="139"))
     assert done.returncode == 139 and not done.stderr
-    assert (tmp_path / "calls").read_text() == "false -m benchmarks.gpu_kernels --only=a b\n"
+    assert (tmp_path / "calls").read_text() == "false -m benchmarks.device.gpu_kernels --only=a b\n"

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import gpu_kernels, gpu_problems, rivals
-from benchmarks.gpu_kernels import CASES, Case
+from benchmarks.cpu import rivals
+from benchmarks.device import gpu_kernels, gpu_problems
+from benchmarks.device.gpu_kernels import CASES, Case
 from posattn_jax.benchmarks.timing import Skipped
 from posattn_jax.ops import span
 from posattn_jax.ops.attention.problem import Problem

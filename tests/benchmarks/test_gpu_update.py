@@ -2,7 +2,7 @@ import collections
 
 import pytest
 
-from benchmarks.gpu_update import cells, launches, main
+from benchmarks.compilers.gpu_update import cells, launches, main
 from posattn_jax.system.errors import InputError
 
 # A loop of two steps, as XLA writes it: each launches two kernels of attention, and after it one of the optimiser.

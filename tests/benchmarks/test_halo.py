@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import halo
+from benchmarks.compilers import halo
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import mixing
+from benchmarks.cpu import mixing
 
 
 @pytest.mark.slow

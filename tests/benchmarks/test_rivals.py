@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks import peak_memory, rivals
+from benchmarks.cpu import peak_memory, rivals
 
 SMALL = ("--cases=2d8_half2", "--head_dims=2", "--batch=1", "--heads=1", "--repeats=3")
 ANSWERS = """

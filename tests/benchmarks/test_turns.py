@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import turns
+from benchmarks.cpu import turns
 
 # Stands for a training: counts an update every so often.
 COUNTS = """

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.halo import collective_bytes
+from benchmarks.compilers.halo import collective_bytes
+from benchmarks.compilers.hlo import Module
 from configs.common import ATTENTION, SPAN
 from configs.common_vit import VALUES
 from posattn_jax import LowRankTranslution, Siren
-from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.tasks.reconstruction import Reconstruction

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from benchmarks.halo import collective_bytes, compile_cut
+from benchmarks.compilers.halo import collective_bytes, compile_cut
 from posattn_jax.ops.attention import exchange_bytes, halo, halo_attention, relative_attention
 from posattn_jax.ops.grid import toeplitz
 from posattn_jax.ops.span import half_span

@@ -1,6 +1,6 @@
 """How long the host works for an update: the ids, their copy to the device, and the dispatch. Not the update itself.
 
-  python -m benchmarks.host_time [--seeds=12] [--dispatch_steps=16] [--updates=800]
+  python -m benchmarks.cpu.host_time [--seeds=12] [--dispatch_steps=16] [--updates=800]
 
 The data are on the device, as they are on accelerators, so a batch is ids. They are 50,000 random images of 32 x 32;
 the updates are those of configs/cifar2d_span.py:quick. A dispatch of no update measures what the host does for it,

@@ -1,6 +1,6 @@
 """The cycles of attention on TPUs, estimated without a TPU by libtpu's simulator.
 
-  python -m posattn_jax.benchmarks.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
+  python -m benchmarks.compilers.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
       [--shapes=2d64:8,1d8192:256] [--heads=1] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
       [--out=FILE.json] [--into=docs/compiled_tpus.md]
 
@@ -19,8 +19,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from posattn_jax.benchmarks import compiled, tpu_program
-from posattn_jax.benchmarks.compiled import PASSES, Case
+from benchmarks.compilers import compiled, tpu_program
+from benchmarks.compilers.compiled import PASSES, Case
 from posattn_jax.benchmarks.roofline import work
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line

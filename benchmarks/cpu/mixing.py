@@ -1,6 +1,6 @@
 """Parameters, operations, memory and latency of mixers, as trained and with precomputed energies, for one sentence.
 
-  python -m benchmarks.mixing [--length=128 --width=512 --heads=8 --context=16]
+  python -m benchmarks.cpu.mixing [--length=128 --width=512 --heads=8 --context=16]
       [--repeats=200 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Prints Table 7 of Schmidt 2023 as measured: multiply-adds are half of the operations that the compiler counts in the

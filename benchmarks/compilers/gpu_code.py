@@ -1,6 +1,6 @@
 """The machine code of attention for GPUs, compiled without a GPU by XLA and NVIDIA's compilers.
 
-  python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
+  python -m benchmarks.compilers.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
       [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/compiled_gpus.md]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. For the fused
@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from posattn_jax.benchmarks import compiled, gpu_program
-from posattn_jax.benchmarks.compiled import PASSES, Case
-from posattn_jax.benchmarks.gpus import GPUS
+from benchmarks.compilers import compiled, gpu_program
+from benchmarks.compilers.compiled import PASSES, Case
+from benchmarks.compilers.gpus import GPUS
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
 

@@ -1,4 +1,4 @@
-"""Which cross-attention translates which word order: python -m benchmarks.cross_picture SWEEP --out=FILE.png
+"""Which cross-attention translates which word order: python -m docs.figures.cross_picture SWEEP --out=FILE.png
 
 SWEEP is the folder of a finished sweep of configs/question_cross.py. Left, the test BLEU of each run, by language and
 mixer. Right, the share of content that each head has learned in the cross-attention of the mixture, by language.

@@ -1,6 +1,6 @@
 """How long layers of fused attention take to compile for a GPU that is not there, with gradients.
 
-  python -m benchmarks.layers_compiled LAYERS [--gpu=h200] [--shape=2d32] [--half=8] [--head_dim=8] [--dtype=float32]
+  python -m benchmarks.compilers.layers_compiled LAYERS [--gpu=h200] [--shape=2d32] [--half=8] [--head_dim=8] ...
 
 The layers follow each other, with 8 heads and a batch of 20. A process compiles once, because the compiler remembers
 kernels. Needs the extra gpu-aot. Exit codes: 0 done, 2 wrong input, or the extra is missing.
@@ -15,9 +15,9 @@ from typing import Any
 import jax
 from jax.experimental.topologies import get_topology_desc
 
-from posattn_jax.benchmarks import gpu_program
-from posattn_jax.benchmarks.compiled import OF_ALL, Case
-from posattn_jax.benchmarks.gpus import GPUS
+from benchmarks.compilers import gpu_program
+from benchmarks.compilers.compiled import OF_ALL, Case
+from benchmarks.compilers.gpus import GPUS
 from posattn_jax.benchmarks.shapes import parse_shape
 from posattn_jax.system.errors import InputError
 
@@ -64,9 +64,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options = parser.parse_args()
     if not OF_ALL.items() <= os.environ.items():  # jax has read them already
-        os.execve(
-            sys.executable, [sys.executable, "-m", "benchmarks.layers_compiled", *sys.argv[1:]], os.environ | OF_ALL
-        )
+        again = [sys.executable, "-m", "benchmarks.compilers.layers_compiled", *sys.argv[1:]]
+        os.execve(sys.executable, again, os.environ | OF_ALL)
     try:
         parse_shape(options.shape)
         get_topology_desc(platform="cuda", target_config=GPUS[options.gpu].description, topology="1x1x1")

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import cross_picture
+from docs.figures import cross_picture
 from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.errors import InputError

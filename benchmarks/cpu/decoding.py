@@ -1,6 +1,6 @@
 """Time and memory of a character, decoded with caches as long as the span and with caches of the whole text.
 
-  python -m benchmarks.decoding [--length=4096] [--half_span=43] [--widths=64,128] [--heads=8] [--blocks=4]
+  python -m benchmarks.cpu.decoding [--length=4096] [--half_span=43] [--widths=64,128] [--heads=8] [--blocks=4]
       [--tokens=128] [--out=FOLDER]
 
 The model is that of configs/char_lm.py with its encodings in tables; the text is at its last --tokens places. A cache

@@ -1,6 +1,6 @@
 """What devices send each other, and the memory of each, where a grid is cut over them: read from compiled programs.
 
-  python -m benchmarks.halo [--shapes=3d128x32x32] [--halves=1,2,4] [--devices=1,2,4,8]
+  python -m benchmarks.compilers.halo [--shapes=3d128x32x32] [--halves=1,2,4] [--devices=1,2,4,8]
       [--batch=1 --heads=4 --head_dim=16] [--out=FOLDER]
 
 Nothing is run, and on a CPU the devices are virtual: the figures are those of the compiler. "sent" are the bytes of the

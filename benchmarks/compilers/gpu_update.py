@@ -1,6 +1,6 @@
 """The kernels that a GPU launches in one update of the span paper's treatments, counted without a GPU.
 
-  python -m benchmarks.gpu_update [--target=h200] [--treatments=span_2d,siren_2d] [--merged=no,yes] [--out=FILE.json]
+  python -m benchmarks.compilers.gpu_update [--target=h200] [--treatments=span_2d] [--merged=no] [--out=FILE.json]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The update is that of configs/cifar2d_span.py: 2 x 20 images of 32 x 32,
 6 blocks, float32, attention by "fused". Launches are counted in the program that XLA has compiled, by the part of the
@@ -17,9 +17,9 @@ import jax
 from absl import flags
 from jax.experimental.topologies import get_topology_desc
 
+from benchmarks.compilers.gpus import GPUS
+from benchmarks.compilers.hlo import Module
 from configs import common
-from posattn_jax.benchmarks.gpus import GPUS
-from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.benchmarks.parts import PARTS, REST, parts_of
 from posattn_jax.benchmarks.table import markdown
 from posattn_jax.build import experiment

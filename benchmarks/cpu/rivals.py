@@ -1,6 +1,6 @@
 """Times our attention against what a user would pick instead, by turns.
 
-  python -m benchmarks.rivals [--cases=2d64_half8,...] [--head_dims=8,32,64,128] [--passes=forward,forward_backward]
+  python -m benchmarks.cpu.rivals [--cases=2d64_half8,...] [--head_dims=8,32,64,128] [--passes=forward,forward_backward]
       [--rivals=native,portable,jax,sdpa,flex] [--torch=PYTHON] [--batch=2 --heads=8 --dtype=float32]
       [--repeats=15 --seconds=60] [--out=FOLDER]
 

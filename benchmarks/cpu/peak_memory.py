@@ -1,6 +1,6 @@
 """How much memory a layout takes, forward and backward, what XLA does not see included (Linux).
 
-  python -m benchmarks.peak_memory [--layout=native] [--shape=2d64] [--half=8] [--batch=2 --heads=8 --head_dim=64]
+  python -m benchmarks.cpu.peak_memory [--layout=native] [--shape=2d64] [--half=8] [--batch=2 --heads=8 --head_dim=64]
 
 Prints, in MiB, the results (outputs and all gradients), the temporary memory that XLA plans, and by how much more than
 the results the resident memory of this process grew at its highest. Exit codes: 0 done, 2 wrong input.

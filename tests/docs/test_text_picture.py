@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import text_picture
+from docs.figures import text_picture
 
 RUNS = pathlib.Path("docs/results/char_lm/runs.jsonl")
 

@@ -1,8 +1,8 @@
 """An update of `cifar2d_span`, compiled for devices that are not there: its memory, sums over devices, and its parts.
 
-  python -m benchmarks.training_step v5e:2x2 --variant= --no-parts
-  python -m benchmarks.training_step v6e:2x2 [--variant=quick] [--sigma=.3] [--dtype=float32] [--out=FILE.json]
-  python -m benchmarks.training_step h200
+  python -m benchmarks.compilers.training_step v5e:2x2 --variant= --no-parts
+  python -m benchmarks.compilers.training_step v6e:2x2 [--variant=quick] [--sigma=.3] ... [--out=FILE.json]
+  python -m benchmarks.compilers.training_step h200
 
 The parts are of a TPU cycles by libtpu's simulator; of a GPU instructions that the warps of XLA's kernels run, where a
 loop inside a kernel counts once. Needs the extras train, tpu-aot and gpu-aot. Spans have static bounds, which follow
@@ -26,12 +26,12 @@ import numpy as np
 from jax.experimental.topologies import get_topology_desc
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.halo import collective_bytes
+from benchmarks.compilers import gpu_program, tpu_program
+from benchmarks.compilers.compiled import OF_ALL
+from benchmarks.compilers.gpus import GPUS
+from benchmarks.compilers.halo import collective_bytes
+from benchmarks.compilers.hlo import Module
 from configs import cifar2d_span
-from posattn_jax.benchmarks import gpu_program, tpu_program
-from posattn_jax.benchmarks.compiled import OF_ALL
-from posattn_jax.benchmarks.gpus import GPUS
-from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.benchmarks.parts import PARTS, REST, part_of
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.build import experiment
@@ -139,9 +139,8 @@ def main() -> int:
         parser.error(f"target {asked.target}: expected a topology, such as v6e:2x2, or one of {', '.join(GPUS)}")
     needed = OF_ALL | tpu_program.ENVIRONMENT
     if not needed.items() <= os.environ.items():  # jax has read them already
-        os.execve(
-            sys.executable, [sys.executable, "-m", "benchmarks.training_step", *sys.argv[1:]], os.environ | needed
-        )
+        again = [sys.executable, "-m", "benchmarks.compilers.training_step", *sys.argv[1:]]
+        os.execve(sys.executable, again, os.environ | needed)
     case = {name: getattr(asked, name) for name in CASE}
     rows = (asked.out and read_json(asked.out)) or []
     rows = [row for row in rows if {name: row[name] for name in CASE} != case] + [

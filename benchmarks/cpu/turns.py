@@ -1,6 +1,6 @@
 """Compares how fast trainings are on a machine whose speed wavers: they take turns, so that all meet the same.
 
-  python -m benchmarks.turns [--rounds=20 --seconds=2 --warm_up=0] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
+  python -m benchmarks.cpu.turns [--rounds=20 --seconds=2 --warm_up=0] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
 
 A command is run by the shell, with ` --workdir=` and a folder added, and writes metrics.jsonl there as
 `posattn_jax.main` does; `--config.train.log_steps=5` makes the count of its updates fine enough, and it should have
@@ -8,7 +8,7 @@ more updates to do than there is time for. Each is started alone and stopped (SI
 then every round lets each run for so many seconds, in an order drawn at random. A system that takes memory from what is
 stopped slows its first seconds: `--warm_up=3` lets it run for so long before its updates count. For instance
 
-  python -m benchmarks.turns \
+  python -m benchmarks.cpu.turns \
       "one=python -m posattn_jax.main --config=configs/digits.py --config.train.log_steps=5" \
       "two=JAX_NUM_CPU_DEVICES=2 python -m posattn_jax.main --config=configs/digits.py --config.train.log_steps=5"
 

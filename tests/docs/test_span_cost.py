@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from benchmarks import span_cost
+from docs.figures import span_cost
 
 
 def write_run(workdir, penalty, images_per_second):

@@ -1,6 +1,6 @@
 """The cycles of one program on a TPU, estimated without a TPU by the simulator of its compiler, libtpu.
 
-  python -m posattn_jax.benchmarks.tpu_program CASE     # what `tpu_cycles` starts; CASE is a `compiled.Case` as JSON
+  python -m benchmarks.compilers.tpu_program CASE     # what `tpu_cycles` starts; CASE is a `compiled.Case` as JSON
 
 The simulator runs a program's schedule with its loops and the waits for its copies. It cannot follow steps that depend
 on numbers that a kernel reads at run time. So the span is known while the program is compiled.
@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from jax.experimental.topologies import get_topology_desc
 
-from posattn_jax.benchmarks.compiled import Case
-from posattn_jax.benchmarks.hlo import Instruction, Module
+from benchmarks.compilers.compiled import Case
+from benchmarks.compilers.hlo import Instruction, Module
 from posattn_jax.benchmarks.shapes import THRESHOLD
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid

@@ -1,14 +1,14 @@
 # pyright: reportMissingImports=false
-"""Trains the classifier of Alfons 2022 by its authors' own PyTorch code, for `benchmarks.turns`.
+"""Trains the classifier of Alfons 2022 by its authors' own PyTorch code, for `benchmarks.cpu.turns`.
 
-  python benchmarks/authors_torch.py --checkout=FOLDER --workdir=FOLDER [--version=v1] [--side=32] [--num_blocks=6]
+  python benchmarks/cpu/authors_torch.py --checkout=FOLDER --workdir=FOLDER [--version=v1] [--side=32] [--num_blocks=6]
       [--batch_size=20] [--sigma=.3] [--device=cuda]
 
 --checkout is a clone of github.com/MeenaAlfons/posattn. An update is two micro-batches of made images, and Adam's step,
 as in their experiments; rows of metrics.jsonl count the updates until the process is stopped. For instance
 
-  python -m benchmarks.turns --rounds=3 --seconds=20 \
-      "v1=PYTHON_WITH_TORCH benchmarks/authors_torch.py --checkout=FOLDER --side=16 --sigma=.05" \
+  python -m benchmarks.cpu.turns --rounds=3 --seconds=20 \
+      "v1=PYTHON_WITH_TORCH benchmarks/cpu/authors_torch.py --checkout=FOLDER --side=16 --sigma=.05" \
       "ours=python -m posattn_jax.main --config=configs/cifar2d_span.py:half --config.data.dir=FOLDER \
           --config.model.block.attention.span.initial_sigma=.05 --config.train.log_steps=1"
 """

@@ -1,4 +1,4 @@
-"""What learned spans cost, from run folders: python -m benchmarks.span_cost RUN [RUN ...] --out=FILE.png
+"""What learned spans cost, from run folders: python -m docs.figures.span_cost RUN [RUN ...] --out=FILE.png
 
 Three panels over the steps of each run: the mean span as a share of the grid, the scores computed, and the seconds of
 an update. The legend has each run's validation accuracy after its last step.

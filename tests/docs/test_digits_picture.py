@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from benchmarks import digits_picture
+from docs.figures import digits_picture
 from tests.support.made_data import write_idx, write_mnist
 
 

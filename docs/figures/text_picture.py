@@ -1,4 +1,4 @@
-"""What a learned span saves on text: python -m benchmarks.text_picture RUNS_FILE RUN_FOLDER --out=FILE.png
+"""What a learned span saves on text: python -m docs.figures.text_picture RUNS_FILE RUN_FOLDER --out=FILE.png
 
 Left, the validation bits a character of each treatment against the seconds of its training, of a sweep's `runs.jsonl`:
 means over seeds. Right, how many characters each head of a finished run with a learned span reaches, by block.

@@ -1,6 +1,6 @@
 """How long depthwise convolutions take, forward and backward, inside of a loop and outside.
 
-  python -m benchmarks.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --steps=2]
+  python -m benchmarks.cpu.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --steps=2]
       [--repeats=20 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Compares the sum over shifted grids, which `ops/depthwise.py` takes on CPUs, with XLA's convolution, each alone and in a

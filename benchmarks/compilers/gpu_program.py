@@ -1,6 +1,6 @@
 """The code of one program for a GPU, compiled without a GPU: the PTX of XLA, assembled, and our kernels.
 
-python -m posattn_jax.benchmarks.gpu_program CASE     # what `gpu_code` starts; CASE is a `compiled.Case` as JSON
+python -m benchmarks.compilers.gpu_program CASE     # what `gpu_code` starts; CASE is a `compiled.Case` as JSON
 """
 
 import json
@@ -16,10 +16,10 @@ from typing import Any
 import jax
 from jax.experimental.topologies import get_topology_desc
 
-from posattn_jax.benchmarks import sass
-from posattn_jax.benchmarks.compiled import Case
-from posattn_jax.benchmarks.gpus import GPUS
-from posattn_jax.benchmarks.hlo import Instruction, Module
+from benchmarks.compilers import sass
+from benchmarks.compilers.compiled import Case
+from benchmarks.compilers.gpus import GPUS
+from benchmarks.compilers.hlo import Instruction, Module
 from posattn_jax.benchmarks.shapes import THRESHOLD
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention import relative_attention

@@ -3,7 +3,7 @@
   python -m posattn_jax.main --config=configs/compare.py --treatment=translution --workdir=runs/displacements \\
       --config.model.num_blocks=2 --config.model.width=32 --config.model.block.attention.num_heads=4 \\
       --config.model.pooling=mean
-  python -m benchmarks.playground [--workdir=runs/displacements]
+  python -m docs.figures.playground [--workdir=runs/displacements]
 
 Without --workdir the page keeps its table. Exit codes: 0 done, 2 wrong input.
 """
@@ -25,7 +25,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_text
 from posattn_jax.use import trained
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs"
+DOCS = pathlib.Path(__file__).parents[1]
 PARTS = DOCS / "playground"
 
 

@@ -27,7 +27,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 from posattn_jax.system.processes import child_environment
 
-PACKAGE = pathlib.Path(__file__).parents[1]
+HERE = pathlib.Path(__file__).parent
+PACKAGE = HERE.parents[1] / "posattn_jax"
 PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
 KERNELS = {"gpu": "cuda", "tpu": "tpu", "cpu": "cpu"}  # the folders of those of each device
@@ -153,7 +154,8 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
 
 def source_of(case: Case, instrument: Instrument) -> str:
     """The SHA-256 of the code that a case depends on: the instrument, and the layouts if the case is one of ours."""
-    used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
+    used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("shapes", "timing")]
+    used += [HERE / f"{name}.py" for name in ("hlo", *instrument.parts)]
     if case.layout in LAYOUTS:
         is_fused = case.layout == "fused"
         apart = set(KERNELS.values()) - {KERNELS[instrument.device]} if is_fused else OF_FUSED

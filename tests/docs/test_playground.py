@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import playground
-from benchmarks.rivals import CASES
+from benchmarks.cpu.rivals import CASES
 from configs.common_vit import VALUES
+from docs.figures import playground
 from posattn_jax import Translution
 from posattn_jax.build.parts import part
 from posattn_jax.ops import grid, span
@@ -153,7 +153,7 @@ def test_predictions_are_what_the_committed_runs_bear_out():
 
 
 def test_the_page_is_made_of_its_parts():
-    """After a change: `python -m benchmarks.playground`."""
+    """After a change: `python -m docs.figures.playground`."""
     page = playground.compose()
     assert page == (ROOT / "docs" / "playground.html").read_text()
     for path in playground.PARTS.iterdir():

@@ -1,4 +1,4 @@
-"""Where digits lie in the data sets of Translution: python -m benchmarks.digits_picture MNIST --out=FILE.png
+"""Where digits lie in the data sets of Translution: python -m docs.figures.digits_picture MNIST --out=FILE.png
 
 MNIST is the folder with MNIST's official files. Rows: MNIST; Moving MNIST (Fan 2025, Figure 5a), whose digits lie
 anywhere on a larger canvas; and its halves, where training digits lie in the left half, and test digits in the right.

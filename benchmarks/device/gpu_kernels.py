@@ -1,12 +1,12 @@
 """Checks and times the kernels for GPUs, and what a user would take instead: what `launch/gpu_check.sh` runs.
 
-  python -m benchmarks.gpu_kernels [--only=2d64] [--minutes=6] [--out=benchmarks/results] [--torch=PYTHON] [--quick]
-  python -m benchmarks.gpu_kernels --show=benchmarks/results/DEVICE/kernels.json
+  python -m benchmarks.device.gpu_kernels [--only=2d64] [--minutes=6] [--out=FOLDER] [--torch=PYTHON] [--quick]
+  python -m benchmarks.device.gpu_kernels --show=benchmarks/results/DEVICE/kernels.json
 
 Alone on the device, with nothing compiled before:
 
 1. the seconds of a layer's first call and of its first gradient;
-2. values and gradients of small problems of every kind against "reference" on the CPU (benchmarks/gpu_problems.py);
+2. values and gradients of small problems of every kind against "reference" on the CPU (`gpu_problems.py`);
 3. milliseconds forward and with backward, the median of five times up to 20 calls, and the temporary memory with
    backward. The gradients are those of q, k, v, E, u, v, and of a sigma for each head. In bfloat16 also cuDNN's
    attention of all pairs, and last FlexAttention with the window as its block mask; both know no positions. The Python
@@ -39,9 +39,9 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
+from benchmarks.cpu.rivals import Torch
+from benchmarks.device.gpu_problems import PROBLEMS, QUICK, compare_all
 from benchmarks.device.machine import describe_device
-from benchmarks.gpu_problems import PROBLEMS, QUICK, compare_all
-from benchmarks.rivals import Torch
 from posattn_jax import (
     Content,
     ContentBias,
@@ -63,7 +63,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
 HEADS = 8
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Case(NamedTuple):

@@ -1,7 +1,7 @@
 # pyright: reportMissingImports=false
-"""Runs PyTorch's attention when asked to, for `benchmarks.rivals`: it imports nothing but torch.
+"""Runs PyTorch's attention when asked to, for `benchmarks.cpu.rivals`: it imports nothing but torch.
 
-  python benchmarks/rivals_torch.py
+  python benchmarks/cpu/rivals_torch.py
 
 Each line on stdin is a JSON object, each answered by one on stdout: {"prepare": case} by {} or {"error": reason}, and
 {"run": case} by {"seconds": s}. A case has shape, half (null: no span), causal, positions, batch, heads, head_dim,
