@@ -125,7 +125,6 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
     flags.DEFINE_float("seconds", seconds, "Time limit per case, after which it is given up.", **own)
     flags.DEFINE_string("out", None, "File for the results; those of unchanged code are kept.", **own)
     flags.DEFINE_string("into", None, "Page to put the tables into, with all results of --out.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -202,10 +201,7 @@ def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, 
 
 def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, about: str) -> int:
     """Compiles each case without a kept result, prints the tables, and puts them into a page; returns the exit code."""
-    options = command_line.parse(values, argv)
-    if options.help:
-        print(f"{about}\n{options.get_help()}")
-        return 0
+    options = command_line.parse(values, argv, about)
     asked, versions = cases(options, instrument), instrument.versions
     path = None if options.out is None else pathlib.Path(options.out)
     kept = read_json(path) if path is not None else None

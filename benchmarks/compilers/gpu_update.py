@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
     flags.DEFINE_list("treatments", treatments, f"Some of {', '.join(treatments)}.", flag_values=values)
     flags.DEFINE_list("merged", ["no", "yes"], "Micro-batches one by one (no), or as one (yes).", flag_values=values)
     flags.DEFINE_string("out", None, "File for the figures.", flag_values=values)
-    options = command_line.parse(values, argv)
+    options = command_line.parse(values, argv, str(__doc__))
     for name, allowed in (("treatments", treatments), ("merged", ["no", "yes"])):
         for given in getattr(options, name):
             if given not in allowed:

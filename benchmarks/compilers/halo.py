@@ -43,7 +43,6 @@ def define_flags() -> flags.FlagValues:
     for name, default in (("batch", 1), ("heads", 4), ("head_dim", 16)):
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
     flags.DEFINE_string("out", None, "The folder for results.json.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -148,10 +147,7 @@ def format_row(row: dict[str, Any]) -> str:
 
 def main(argv: list[str]) -> int:
     """Compiles and reads every program; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
+    options = command_line.parse(define_flags(), argv, str(__doc__))
     shapes, halves = [parse_shape(name) for name in options.shapes], numbers("halves", options.halves)
     devices = sorted({1, *numbers("devices", options.devices)})
     out = command_line.make_folder(options.out)
@@ -160,7 +156,7 @@ def main(argv: list[str]) -> int:
     if devices[-1] > jax.device_count():
         raise InputError(f"--devices={devices[-1]}: there are {jax.device_count()}")
     sizes = (options.batch, options.heads, options.head_dim)
-    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
+    asked = {name: value for name, value in options.flag_values_dict().items() if name != "out"}
     results = {"options": asked, **describe_machine(), "programs": []}
     for grid_shape, half, (name, title) in itertools.product(shapes, halves, PASSES.items()):
         print(f"grid {' x '.join(map(str, grid_shape))}, half-span {half}, {title}\n{HEADER}", flush=True)

@@ -27,7 +27,7 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
     flags.DEFINE_string("shape", "2d64", "The grid.", **own)
     for name, default in (("half", 8), ("batch", 2), ("heads", 8), ("head_dim", 64)):
         flags.DEFINE_integer(name, default, "A size.", lower_bound=1, **own)
-    return command_line.parse(values, argv)
+    return command_line.parse(values, argv, str(__doc__))
 
 
 def resident_mib(highest: bool) -> float:

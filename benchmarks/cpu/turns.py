@@ -144,9 +144,7 @@ def measure(commands: dict[str, str], rounds: int, seconds: float, warm_up: floa
 
 def main(argv: list[str]) -> int:
     """Measures and tells; returns the exit code."""
-    if "--help" in argv:
-        print(f"{__doc__}\n{define_flags().get_help()}")
-        return 0
+    command_line.show_help(define_flags(), argv, str(__doc__))
     options, commands = parse(argv)
     out = command_line.make_folder(options.out)
     try:

@@ -51,7 +51,6 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_string("only", "", "Cases whose names have this in them.", **own)
     flags.DEFINE_float("memory_limit_gib", 40, "Programs that need more temporary memory are left out.", **own)
     flags.DEFINE_bool("quick", False, "Tiny shapes, on any device.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -79,10 +78,7 @@ def source_digest() -> str:
 
 def main(argv: list[str]) -> int:
     """Measures until the time is spent; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
+    options = command_line.parse(define_flags(), argv, str(__doc__))
     clock = Clock(options.started or time.time(), options.minutes, options.step_seconds)
     chosen = choose(options)
     machine = describe_machine()

@@ -132,7 +132,6 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_string("torch", sys.executable, "Python interpreter with torch, for FlexAttention.", **own)
     flags.DEFINE_string("show", None, "Only print the table of this file.", **own)
     flags.DEFINE_bool("quick", False, "Tiny shapes, on any device.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -353,10 +352,7 @@ def with_torch(python: str) -> Iterator[Torch | None]:
 
 def main(argv: list[str]) -> int:
     """Measures, and writes and prints what was found; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
+    options = command_line.parse(define_flags(), argv, str(__doc__))
     if options.show is not None:
         if (found := read_json(pathlib.Path(options.show))) is None:
             raise InputError(f"--show={options.show}: no such file")

@@ -143,6 +143,7 @@ def main(argv: list[str]) -> int:
     """Prints the tables, or puts them into a file; returns the exit code."""
     values = flags.FlagValues()
     flags.DEFINE_string("into", None, "The file to put the tables into.", flag_values=values)
+    command_line.show_help(values, argv, str(__doc__))
     try:
         rest = values(argv)[1:]
     except flags.Error as error:

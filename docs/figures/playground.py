@@ -88,7 +88,7 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
     """The flags; InputError for anything wrong with them."""
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", None, "The folder of a run with Translution.", flag_values=values)
-    return command_line.parse(values, argv)
+    return command_line.parse(values, argv, str(__doc__))
 
 
 def main(argv: list[str]) -> int:

@@ -24,20 +24,16 @@ def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
     flags.DEFINE_float("seconds", seconds, "Time budget of all timed runs; each case has at least three.", **own)
     flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)
     flags.DEFINE_string("out", None, "The folder for results.json, and figures where there are any.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
 def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:
-    """Parses the flags, and makes the folder of results; with --help it prints `about` and the flags, and exits.
+    """`command_line.parse`, which also makes the folder of results.
 
     Raises:
       InputError: anything wrong with the flags.
     """
-    options = command_line.parse(values, argv)
-    if options.help:
-        print(f"{about}\n{options.get_help()}")
-        raise SystemExit(0)
+    options = command_line.parse(values, argv, about)
     command_line.make_folder(options.out)
     return options
 
@@ -56,7 +52,7 @@ def describe_machine() -> dict[str, Any]:
 
 def write(options: flags.FlagValues, **measured: Any) -> dict[str, Any]:
     """Returns the options, the machine and the measurements; with --out it also writes them to `results.json`."""
-    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
+    asked = {name: value for name, value in options.flag_values_dict().items() if name != "out"}
     results = {"options": asked, **describe_machine(), **measured}
     if options.out is not None:
         write_json(pathlib.Path(options.out) / "results.json", results)

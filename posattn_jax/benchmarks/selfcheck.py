@@ -35,7 +35,6 @@ def define_flags() -> flags.FlagValues:
         "seconds", verdict.SECONDS, "Time limit per trial, after which the kernel counts as hanging.", **own
     )
     flags.DEFINE_bool("renew", False, "Try cases again that already have a verdict.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -57,10 +56,7 @@ def cases(options: flags.FlagValues) -> list[verdict.Case]:
 
 def main(argv: list[str], platforms: tuple[str, ...] = verdict.PLATFORMS) -> int:
     """Runs the trials, and prints every verdict that is kept; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
+    options = command_line.parse(define_flags(), argv, str(__doc__))
     folder = cache_folder() / "fused"
     asked, machine = cases(options), verdict.machine_apart()  # only one process can hold a TPU: the trial's
     if machine["platform"] in platforms:

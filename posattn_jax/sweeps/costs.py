@@ -45,10 +45,8 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
 
 def main(argv: list[str]) -> int:
     """Measures the treatments, and writes the file after each; returns the exit code."""
-    if "--help" in argv:
-        print(f"{__doc__}\n{define_flags(argv).get_help()}")
-        return 0
     options = define_flags(argv)
+    command_line.show_help(options, argv, str(__doc__))
     command_line.check_no_more(command_line.parse_with_config(options, argv)[1:])
     command_line.check_config_given(options.config)
     if options.workdir is None:

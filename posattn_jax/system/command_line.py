@@ -142,8 +142,16 @@ def _import_from(folder: pathlib.Path, first: bool = False) -> None:
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
-def parse(values: flags.FlagValues, argv: list[str]) -> flags.FlagValues:
-    """Parses a command line that has only flags; InputError for anything wrong with it."""
+def show_help(values: flags.FlagValues, argv: list[str], about: str) -> None:
+    """With --help it prints `about` and the flags, and exits."""
+    if {"--help", "-help", "-h"} & set(argv[1:]):
+        print(f"{about}\n{values.get_help()}")
+        raise SystemExit(0)
+
+
+def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:
+    """Parses a command line that has only flags; see also `show_help`. InputError for anything wrong with it."""
+    show_help(values, argv, about)
     try:
         rest = values(argv)[1:]
     except flags.Error as error:
