@@ -36,6 +36,10 @@ GPU_AOT += ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.5.37", "nvidi
 NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
 TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *TRAIN, *EXPORT]
 
+CONFIGS = {
+    f"posattn_jax.packaged.{name.replace('/', '.')}": name for name in ("configs", "configs/lib", "configs/studies")
+}
+
 setup(
     name="posattn_jax",
     version="0.2.0",
@@ -60,8 +64,8 @@ setup(
     ],
     # configs/ is imported as `configs`: in a folder of its own, which command_line.py adds to the path, it meets no
     # other project's folder of that name.
-    packages=[*find_packages(include=["posattn_jax", "posattn_jax.*"]), "posattn_jax.packaged.configs"],
-    package_dir={"posattn_jax.packaged.configs": "configs"},
+    packages=[*find_packages(include=["posattn_jax", "posattn_jax.*"]), *CONFIGS],
+    package_dir=CONFIGS,
     package_data={
         "posattn_jax": [
             "py.typed",

@@ -6,7 +6,7 @@
 
 # %%
 # @title Install and look at the device
-# ADDRESS: where pip finds the package, such as git+https://HOST/OWNER/posattn_jax or a wheel; empty in a clone.
+# ADDRESS: where pip finds the package, git+https://HOST/OWNER/posattn_jax or file:///FOLDER; empty in a clone.
 ADDRESS = ""  # @param {type: "string"}
 EXTRAS = "train,nlp"  # @param {type: "string"}
 import importlib.util, os, pathlib, subprocess, sys

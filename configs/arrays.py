@@ -10,7 +10,8 @@ side of your arrays), :tiny (tests).
 
 from ml_collections import ConfigDict
 
-from configs import common, image_folder
+from configs import image_folder
+from configs.lib import common
 from posattn_jax.build.parts import part
 from posattn_jax.data.arrays import Arrays
 

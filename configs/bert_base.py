@@ -7,7 +7,7 @@ Variants as configs/bert_small.py; sweep(): those that the paper trained, "", :f
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs.lib import common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 

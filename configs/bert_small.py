@@ -8,7 +8,7 @@ Hardware and time: 24 hours on two Titan Xp, GLUE included (the paper); not run 
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs.lib import common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 

@@ -12,7 +12,7 @@ updates (not run yet); from=RUN goes on from that run, for example an imported B
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert, common_grafts
+from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 

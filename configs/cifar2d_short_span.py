@@ -11,7 +11,7 @@ on an H200 with layout fused after 1 epoch, in about a minute: .44 (docs/gpu.md)
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part

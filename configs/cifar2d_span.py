@@ -10,7 +10,7 @@ paper's mean and standard deviation of five seeds: .810 +- .004. Not yet reprodu
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax.analysis.plan import Plan
 
 

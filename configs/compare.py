@@ -19,8 +19,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert, common_vit
-from configs.common_mixers import mixing
+from configs.lib import common, common_bert, common_vit
+from configs.lib.common_mixers import mixing
 from posattn_jax import (
     AxialEncoding,
     Content,

@@ -9,7 +9,7 @@ kernels of 5 x 5), :tiny (tests).
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import Content, GaussianSpan, KernelEncoding, Positional, RelativeBias
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.build.parts import change, part

@@ -10,7 +10,7 @@ gzipped or not, or has them in FOLDER/fashion_mnist or FOLDER/FashionMNIST/raw.
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 
 
 def get_config(variant: str = "") -> ConfigDict:

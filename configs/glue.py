@@ -26,7 +26,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert, common_grafts
+from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.glue import Glue

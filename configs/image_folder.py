@@ -12,7 +12,7 @@ docs/weights.md), :tiny (tests).
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import VisionTransformer
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.image_folder import ImageFolder

@@ -8,7 +8,7 @@ the paper: Transformer 35.0, rPosNet 35.1. Variants as configs/wmt14_en_de.py.
 
 from ml_collections import ConfigDict
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.analysis.plan import Plan
 
 

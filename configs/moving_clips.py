@@ -10,7 +10,7 @@ reached .28 with a span, .49 without. Expected best-epoch validation accuracy: n
 
 from ml_collections import ConfigDict
 
-from configs import common, common_vit
+from configs.lib import common, common_vit
 from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part

@@ -13,7 +13,7 @@ whose end BLEU still rose, and each model of the sweep five seeds. Neither has b
 
 from ml_collections import ConfigDict
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 
 LONG = "long"

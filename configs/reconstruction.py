@@ -11,7 +11,7 @@ since an evaluation takes longer than an epoch. :tiny (tests).
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import Siren
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part

@@ -11,7 +11,7 @@ scratch, or with --config.task.pretrained=RUN from a run of configs/bert_tiny.py
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert, common_grafts
+from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.build.parts import part
 from posattn_jax.data.sentence_files import SentenceFiles

@@ -14,7 +14,7 @@ imported BERT, with its model and tokenizer); tiny (tests). One of them, and fil
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert
+from configs.lib import common, common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan
 from posattn_jax.build.parts import part
 from posattn_jax.data.agreement import Agreement

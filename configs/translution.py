@@ -12,7 +12,7 @@ means of 5, 5 and 3 seeds: MNIST .956 (Transformer .939), CIFAR-10 .480 (.444), 
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 
 

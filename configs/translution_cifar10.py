@@ -9,7 +9,7 @@ Hardware and time: :quick one CPU core, 3 minutes. Expected test accuracy after 
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Plan
 
 

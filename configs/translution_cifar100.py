@@ -9,7 +9,7 @@ Hardware and time: not run; :quick an estimated 3 minutes of one CPU core. Expec
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Plan
 
 

@@ -11,7 +11,7 @@ Expected: not known.
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax import LowRankTranslution, Translution
 from posattn_jax.build.parts import change, part
 

@@ -10,7 +10,7 @@ The sweep of depths 1 to 4, one seed: 30 minutes of one core; 5 and 6 were not r
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Plan
 
 

@@ -12,7 +12,7 @@ three seeds after 4 epochs (25 minutes each), see translution.py.
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.build.parts import change
 

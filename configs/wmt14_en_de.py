@@ -16,7 +16,7 @@ gates are Tables 4, 5 (which the paper has for Chinese) and 6.
 
 from ml_collections import ConfigDict
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.analysis.plan import Plan
 
 

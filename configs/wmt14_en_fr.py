@@ -9,7 +9,7 @@ configs/wmt14_en_de.py.
 
 from ml_collections import ConfigDict
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.analysis.plan import Plan
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert, common_grafts
-from configs.common_mixers import mixing
+from configs.lib import common, common_bert, common_grafts
+from configs.lib.common_mixers import mixing
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.words import Words

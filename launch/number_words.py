@@ -1,4 +1,4 @@
-"""Writes numbers in words, in English, German and made-up languages: the data of configs/question_cross.py.
+"""Writes numbers in words, in English, German and made-up languages: the data of configs/studies/question_cross.py.
 
   python launch/number_words.py TO
 

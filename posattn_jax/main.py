@@ -436,6 +436,7 @@ def _one_line(error: BaseException) -> str:
 
 def run(argv: list[str]) -> int:
     """Parses the flags and runs `main`. Prints each error in one line; returns the exit code."""
+    argv = command_line.with_present_names(argv)
     text = help_text(argv[1:])
     if text is not None:
         print(text)

@@ -363,7 +363,7 @@ def test_a_field_without_its_config(options, message):
 
 def test_the_configs_of_the_package():
     found = command_line.shipped_configs()
-    assert "configs/digits.py" in found and "configs/common.py" not in found and all(found.values())
+    assert "configs/digits.py" in found and "configs/lib/common.py" not in found and all(found.values())
     code, out, err = run_forked("--mode=configs", config=None)
     assert (code, err) == (0, "") and len(out.splitlines()) == len(found)
 

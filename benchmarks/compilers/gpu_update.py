@@ -19,7 +19,7 @@ from jax.experimental.topologies import get_topology_desc
 
 from benchmarks.compilers.gpus import GPUS
 from benchmarks.compilers.hlo import Module
-from configs import common
+from configs.lib import common
 from posattn_jax.benchmarks.parts import PARTS, REST, parts_of
 from posattn_jax.benchmarks.table import markdown
 from posattn_jax.build import experiment

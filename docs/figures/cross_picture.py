@@ -1,6 +1,6 @@
 """Which cross-attention translates which word order: python -m docs.figures.cross_picture SWEEP --out=FILE.png
 
-SWEEP is the folder of a finished sweep of configs/question_cross.py. Left, the test BLEU of each run, by language and
+SWEEP is the folder of a finished sweep of `question_cross.py`. Left, the test BLEU of each run, by language and
 mixer. Right, the share of content that each head has learned in the cross-attention of the mixture, by language.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from matplotlib.axes import Axes
 
-from configs import common_nmt
-from configs.question_cross import MIXERS
+from configs.lib import common_nmt
+from configs.studies.question_cross import MIXERS
 from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.data.number_words import MADE_UP

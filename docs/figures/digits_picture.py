@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import Split
 from posattn_jax.data.moving_mnist import Scene, Stills

@@ -54,7 +54,8 @@ def _read_folders(workdir: pathlib.Path) -> Runs:
     seeds = {treatment.name: plan.seeds_of(treatment) for treatment in plan.treatments}
     started = {folder.parent.name for folder in folders}
     left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - seeds.keys())]
-    left_out += [f"{name}: was not started" for name in seeds if name not in started]
+    if missing := [name for name in seeds if name not in started]:
+        left_out.append(f"{', '.join(missing)}: not started")
     read = {
         (name, seed): _read_run(workdir / name / str(seed), name, seed, plan)
         for name in seeds

@@ -61,6 +61,9 @@ def train(
     task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], num_seeds=len(configs))
     if isinstance(sources[0]["train"], Ordered):
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
+    else:
+        counts = ", ".join(f"{name} {len(source):,}" for name, source in sources[0].items())
+        print(f"examples: {counts}; grid {' x '.join(map(str, task.grid_shape))}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
     starts = [
@@ -84,6 +87,8 @@ def train(
                 program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
             with doing("preparing the model"):
                 trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
+            if is_first() and trainer.step:
+                print(_where_it_goes_on(trainer.step, settings.total_steps, program.steps_per_epoch))
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # it exists only while the run is finished
             try:
@@ -92,6 +97,11 @@ def train(
                     summary.write(trainer, configs, workdirs)
             finally:
                 trainer.close()
+
+
+def _where_it_goes_on(step: int, total_steps: int, steps_per_epoch: int) -> str:
+    where = f"update {step:,}, epoch {step / steps_per_epoch:.4g}"
+    return f"goes on from {where}" if step < total_steps else f"is finished: {where}; its summary is made again"
 
 
 def _of_seeds(

@@ -21,6 +21,32 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 HOME = PACKAGE / "packaged" if (PACKAGE / "packaged").is_dir() else PACKAGE.parent
 
 
+# The treatments of configs/cifar2d_span.py that had configs of their own.
+TREATMENTS = {"cifar1d_baseline": "baseline_1d", "cifar1d_siren": "siren_1d", "cifar1d_span": "span_1d"}
+TREATMENTS |= {"cifar1d_span_nothreshold": "gaussian_1d", "cifar2d_siren": "siren_2d"}
+TREATMENTS |= {"cifar2d_span_nothreshold": "gaussian_2d"}
+
+
+def with_present_names(argv: list[str]) -> list[str]:
+    """A command line of an earlier version as one of this version; what changed is told on standard error."""
+    return [now for argument in argv for now in _present(argument)]
+
+
+def _present(argument: str) -> list[str]:
+    given = re.fullmatch(r"--?config=(configs/(\w+)\.py)(:.*)?", argument, re.DOTALL)
+    if given is None or any((folder / given[1]).is_file() for folder in (pathlib.Path(), HOME)):
+        return [argument]
+    stem, variant = given[2], given[3] or ""
+    if stem in TREATMENTS:
+        now = [f"--config=configs/cifar2d_span.py{variant}", f"--treatment={TREATMENTS[stem]}"]
+    elif (HOME / "configs" / "studies" / f"{stem}.py").is_file():
+        now = [f"--config=configs/studies/{stem}.py{variant}"]
+    else:
+        return [argument]
+    print(f"{argument} is now {' '.join(now)}", file=sys.stderr)
+    return now
+
+
 def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     """Parses flags, of which "config" is a config file; returns the rest of the command line.
 
@@ -29,6 +55,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     Raises:
       InputError: anything wrong with the command line, the config's fields included.
     """
+    argv = with_present_names(argv)
     argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
         with extras.named():
@@ -85,11 +112,11 @@ def _paths(config: dict[str, Any], above: str) -> Iterator[str]:
 def shipped_configs() -> dict[str, str]:
     """The configs that come with the package, with the first lines of their texts."""
     found = {}
-    for path in sorted((HOME / "configs").glob("*.py")):
+    for path in sorted((HOME / "configs").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         is_config = any(isinstance(each, ast.FunctionDef) and each.name == "get_config" for each in tree.body)
-        if is_config and not path.name.startswith("common"):  # which others import
-            found[f"configs/{path.name}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+        if is_config and path.parent.name != "lib":  # which others import
+            found[path.relative_to(HOME).as_posix()] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 
 
@@ -130,9 +157,11 @@ def _found(argument: str) -> str:
     name, colon, variant = argument.removeprefix("--config=").partition(":")
     path = next((each for each in (pathlib.Path(name), HOME / name) if each.is_file()), None)
     if path is None:
-        raise InputError(f"{argument}: no such file")
-    if path.resolve().parent.name == "configs":
-        _import_from(path.resolve().parents[1], first=True)
+        near = difflib.get_close_matches(name, shipped_configs())
+        raise InputError(f"{argument}: no such file{f'; did you mean {near[0]}?' if near else ''}")
+    for folder in path.resolve().parents:
+        if folder.name == "configs":
+            _import_from(folder.parent, first=True)
     _import_from(HOME)
     return f"--config={path}{colon}{variant}"
 

@@ -189,7 +189,8 @@ class Trainer:
         shown = _mean([member.shown for member in self.members])
         rate = clock.steps_per_second(self.step) * self._examples_per_step
         names = [name for name in ("loss", self.task.score) if name in shown]
-        return [*(f"{name} {shown[name]:.4g}" for name in names), speed(rate, self.task.unit)]
+        figures = [f"{name} {shown[name]:.4g}" for name in names]
+        return [*figures, speed(rate, self.task.unit)] if rate else figures  # not known yet in the first update
 
     def _log(self, clock: Clock) -> None:
         """Writes the spans, the last gradient's norms, and the speed and the waiting for data since the last call."""

@@ -10,7 +10,7 @@ import scipy  # its `stats` takes a second to import, when a test first asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs import common
+from configs.lib import common
 from posattn_jax.analysis import report, statistics
 from posattn_jax.analysis.plan import Alternative
 from posattn_jax.analysis.statistics import LEVEL, Sample, compare, holm, power, runs_needed, sample

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from configs import common_nmt, nmt_multi30k
+from configs import nmt_multi30k
+from configs.lib import common_nmt
 from posattn_jax.analysis import report, run_folders, tables, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from configs import digits
-from configs.common import ENCODING
+from configs.lib.common import ENCODING
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.operations import product_flops, update_flops
 from posattn_jax.build import experiment

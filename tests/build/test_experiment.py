@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from configs import digits, reconstruction, translution
-from configs.common import ATTENTION, ENCODING, SPAN, TERMS
-from configs.common_mixers import mixing
+from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.lib.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import build, change, part

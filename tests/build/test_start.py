@@ -8,8 +8,9 @@ import pytest
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from configs import common, common_grafts, glue, image_folder
-from configs.common import ATTENTION, SPAN, TERMS
+from configs import glue, image_folder
+from configs.lib import common, common_grafts
+from configs.lib.common import ATTENTION, SPAN, TERMS
 from posattn_jax import (
     Content,
     GaussianSpan,

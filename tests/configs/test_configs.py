@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs import bert_tiny, cifar2d_span, common_bert, common_nmt, nmt_multi30k, question_pooling, word_order
-from configs.common import ATTENTION, ENCODING, SPAN, TERMS
-from configs.common_mixers import mixing
-from configs.common_vit import VALUES
+from configs import bert_tiny, cifar2d_span, nmt_multi30k, word_order
+from configs.lib import common_bert, common_nmt
+from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.lib.common_mixers import mixing
+from configs.lib.common_vit import VALUES
+from configs.studies import question_pooling
 from posattn_jax import (
     AxialEncoding,
     Content,
@@ -69,22 +71,22 @@ from tests.support.made_params import made_state
 from tests.support.made_text import sentences
 from tests.support.slow import slow
 
-NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
+PATHS = [*pathlib.Path("configs").glob("*.py"), *pathlib.Path("configs/studies").glob("*.py")]
+NAMES = sorted(".".join(path.with_suffix("").parts[1:]) for path in PATHS if path.stem != "__init__")
 
-# Tiny, as translution and translution_cifar10, or as the other configs of cifar1d and cifar2d; and those that
+# Tiny, as translution and translution_cifar10; and those that
 # test_language.py, test_translation.py and test_word_order.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
-ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
 ALIKE += ("word_order",)
 ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("image_folder", "arrays", "sentences")  # test_own_data.py
 ALIKE += ("nmt_multi30k", "translation", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 # test_main.py trains the first.
-NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips", "cifar2d_short_span")
+NEARLY_ALIKE = ("digits", "cifar2d_span", "moving_clips", "cifar2d_short_span")
 NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mnist")
 RUN_ELSEWHERE = ("char_lm", "rotation", "tagging")  # in test_generate.py, test_rotation.py and test_tagging.py
 RUN_ELSEWHERE += ("translution_cifar10", "translution_points")  # as translution
-TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
+TRAINED = [name for name in NAMES if not name.startswith("studies")]  # whose models are those of others
 
 
 def made_source(config):
@@ -281,7 +283,7 @@ SWEPT_ALIKE = [
     name
     for name in SWEPT
     if name.startswith(
-        ("char", "cifar", "compare", "nmt_", "question_", "reconstruction", "translution_", "bert_", "wmt", "iwslt")
+        ("char", "cifar", "compare", "nmt_", "studies", "reconstruction", "translution_", "bert_", "wmt", "iwslt")
     )
 ]
 
@@ -323,7 +325,7 @@ def test_every_mixer_of_word_order_is_another_model(unchecked):
 @pytest.mark.parametrize("name", NAMES)
 def test_head_says_command_hardware_time_and_score(name):
     head = importlib.import_module(f"configs.{name}").__doc__
-    assert f"python -m posattn_jax.main --config=configs/{name}.py" in head
+    assert f"python -m posattn_jax.main --config=configs/{name.replace('.', '/')}.py" in head
     for word in ("Hardware and time:", "xpected"):
         assert word in head
 
@@ -369,10 +371,10 @@ def test_commands_say_where_the_data_are_if_these_are_files(folder, text):
         blocks = re.findall(r"```bash\n(.*?)```", pathlib.Path(text).read_text(), re.DOTALL)
         lines = [line for block in blocks for line in training_commands(block)]
     for line in lines:
-        name, variant = re.search(r"--config=configs/(\w+)\.py:?(\S*)", line).groups()
+        name, variant = re.search(r"--config=configs/([\w/]+)\.py:?(\S*)", line).groups()
         words = tuple(word for word in variant.split(",") if word and not word.startswith("from="))
         says = "--config.data.dir=" in line or "--config.data.download=True" in line
-        assert says == needs_files(name, words, folder), line
+        assert says == needs_files(name.replace("/", "."), words, folder), line
 
 
 def traced(config):

@@ -123,10 +123,9 @@ def unread(config, found):
 
 # Whose tiny variants have the parts of another's.
 SAME_PARTS = ("iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh", "bert_small", "bert_base")
-SAME_PARTS += ("cifar1d_span", "cifar1d_span_nothreshold", "cifar1d_siren", "cifar2d_siren", "cifar2d_span_nothreshold")
 SAME_PARTS += ("translution_mnist", "translution_cifar10", "translution_cifar100", "translution_moving_mnist")
-SAME_PARTS += ("fashion_mnist", "question_cross", "question_grid", "question_siren", "question_span")
-SAME_PARTS += ("question_translution", "question_grafts", "question_pooling", "arrays", "cifar2d_short_span")
+SAME_PARTS += tuple(f"studies.question_{name}" for name in ("cross", "grid", "siren", "span", "translution"))
+SAME_PARTS += ("studies.question_grafts", "studies.question_pooling", "fashion_mnist", "arrays", "cifar2d_short_span")
 SAME_PARTS += ("cifar2d_span", "compare", "digits", "image_folder", "moving_clips", "sentences", "translution")
 
 

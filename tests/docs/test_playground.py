@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cpu.rivals import CASES
-from configs.common_vit import VALUES
+from configs.lib.common_vit import VALUES
 from docs.figures import playground
 from posattn_jax import Translution
 from posattn_jax.build.parts import part

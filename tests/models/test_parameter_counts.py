@@ -6,31 +6,23 @@ import math
 import jax
 import pytest
 
-from configs import (
-    cifar1d_baseline,
-    cifar1d_siren,
-    cifar1d_span,
-    cifar1d_span_nothreshold,
-    cifar2d_siren,
-    cifar2d_span,
-    cifar2d_span_nothreshold,
-    common_vit,
-    translution_imagenet,
-)
+from configs import cifar2d_span, translution_imagenet
+from configs.lib import common_vit
 from posattn_jax import Classifier, LowRankTranslution, VisionTransformer
 from posattn_jax.build.experiment import build_model, table_shapes
 from posattn_jax.build.parts import change, part
 from posattn_jax.tasks.classification import Classification
 from tests.support.slow import slow
 
+# Of the treatments of configs/cifar2d_span.py.
 COUNTS = {
-    cifar1d_baseline: 231_754,
-    cifar1d_siren: 257_482,
-    cifar1d_span_nothreshold: 257_488,
-    cifar1d_span: 257_488,
-    cifar2d_siren: 257_866,
-    cifar2d_span_nothreshold: 257_878,
-    cifar2d_span: 257_878,
+    "baseline_1d": 231_754,
+    "siren_1d": 257_482,
+    "gaussian_1d": 257_488,
+    "span_1d": 257_488,
+    "siren_2d": 257_866,
+    "gaussian_2d": 257_878,
+    "span_2d": 257_878,
 }
 
 
@@ -39,18 +31,18 @@ def model_of(config, num_classes, grid_shape):
     return build_model(config, (Classifier, VisionTransformer), **known)
 
 
-CASES = [(cifar1d_baseline, True), (cifar1d_siren, True), (cifar1d_span, True), (cifar2d_span, False)]
+CASES = [("baseline_1d", True), ("siren_1d", True), ("span_1d", True), ("span_2d", False)]
 CASES += [slow(*case) for case in itertools.product(COUNTS, (True, False)) if case not in CASES]
 
 
-@pytest.mark.parametrize("module, scan_layers", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_parameter_count(module, scan_layers):
-    config = module.get_config()
+@pytest.mark.parametrize("treatment, scan_layers", CASES)
+def test_parameter_count(treatment, scan_layers):
+    config = change(cifar2d_span.get_config(), cifar2d_span.sweep().treatment(treatment).fields)
     config.model.scan_layers = scan_layers
     grid_shape = {"1d": (1024,), "2d": (32, 32)}[config.data.layout]
     task = Classification(model_of(config, 10, grid_shape), grid_shape, num_channels=3)
     params = jax.eval_shape(task.init, jax.random.key(0))
-    assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == COUNTS[module]
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == COUNTS[treatment]
 
 
 # Fan 2025, depth 1, read from a class token: (Transformer, Translution), and what each further layer adds.

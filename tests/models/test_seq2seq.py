@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.build.experiment import build_model
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights

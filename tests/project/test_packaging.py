@@ -33,7 +33,10 @@ def test_wheel_has_configs_types_and_metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read("posattn_jax-0.2.0.dist-info/METADATA").decode()
-    assert {f"posattn_jax/packaged/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")} <= names
+    assert {
+        f"posattn_jax/packaged/configs/{path.relative_to(ROOT / 'configs')}"
+        for path in (ROOT / "configs").rglob("*.py")
+    } <= names
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "posattn_jax").rglob("*.py")}
     assert modules | {"posattn_jax/py.typed"} <= names
     assert {name.split("/")[0] for name in names} == {"posattn_jax", "posattn_jax-0.2.0.dist-info"}

@@ -87,7 +87,7 @@ def test_every_example_is_run():
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_and_links_exist(page):
     text = page.read_text()
-    for path in re.findall(r"(?<!tests/)launch/\w+\.(?:sh|py|yaml|txt)|configs/\w+\.py", text):
+    for path in re.findall(r"(?<!tests/)launch/\w+\.(?:sh|py|yaml|txt)|configs/[\w/]+\.py", text):
         assert path == "configs/NAME.py" or (ROOT / path).exists(), path
     for module in re.findall(r"python -m (posattn_jax[\w.]*)", text):
         assert importlib.util.find_spec(module), module

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import bert_tiny, common, glue
-from configs.common import ATTENTION
+from configs import bert_tiny, glue
+from configs.lib import common
+from configs.lib.common import ATTENTION
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.build.start import beginning

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from configs import char_lm
-from configs.common import NO_SPAN, SPAN
+from configs.lib.common import NO_SPAN, SPAN
 from posattn_jax import WindowSpan
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part

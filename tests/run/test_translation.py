@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common, common_nmt, nmt_multi30k
-from configs.common_mixers import mixing
+from configs import nmt_multi30k
+from configs.lib import common, common_nmt
+from configs.lib.common_mixers import mixing
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
 from posattn_jax.data import parallel, text_files, tokenizer

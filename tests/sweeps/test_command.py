@@ -5,8 +5,10 @@ import json
 
 import pytest
 
-from configs import common, digits, question_grid
-from configs.common import SPAN
+from configs import digits
+from configs.lib import common
+from configs.lib.common import SPAN
+from configs.studies import question_grid
 from posattn_jax import GeluGate
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
 from posattn_jax.build.parts import change, part
@@ -95,9 +97,9 @@ def test_a_sweep_is_checked_without_its_data(tmp_path):
 
 
 def test_a_config_without_a_sweep_is_named():
-    with pytest.raises(InputError, match=r"--config=configs/cifar1d_span.py: has no sweep\(\)"):
-        prepare.load_plan("configs/cifar1d_span.py:quick")
-    assert prepare.load_plan("configs/question_grid.py:quick").evaluate == {"data.pool": 4}
+    with pytest.raises(InputError, match=r"--config=configs/fashion_mnist.py: has no sweep\(\)"):
+        prepare.load_plan("configs/fashion_mnist.py:quick")
+    assert prepare.load_plan("configs/studies/question_grid.py:quick").evaluate == {"data.pool": 4}
 
 
 def test_only_table_5_has_more_seeds_than_the_paper():
@@ -182,7 +184,11 @@ def test_a_sweep_and_its_report(tmp_path):
         assert each["response"] == summary["best"]["accuracy"]
     text = (tmp_path / "report" / "report.md").read_text()
     assert "--treatment=gaussian_2d" in text
-    assert text.count("**Cannot be tested.** ") == len(plan.hypotheses) and "- siren_1d: was not started" in text
+    assert (
+        text.count("**Cannot be tested.** ") == len(plan.hypotheses)
+        and "- siren_1d, gaussian_1d" in text
+        and ": not started\n" in text
+    )
     written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
     code, _, err = run_forked(*arguments)
     assert code == 0, err

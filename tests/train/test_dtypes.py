@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from configs import digits
-from configs.common import ENCODING, SPAN
+from configs.lib.common import ENCODING, SPAN
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
 from posattn_jax.system.files import read_metrics

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.compilers.halo import collective_bytes
 from benchmarks.compilers.hlo import Module
-from configs.common import ATTENTION, SPAN
-from configs.common_vit import VALUES
+from configs.lib.common import ATTENTION, SPAN
+from configs.lib.common_vit import VALUES
 from posattn_jax import LowRankTranslution, Siren
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part

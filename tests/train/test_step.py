@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from configs import common
+from configs.lib import common
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
 from posattn_jax.nn.layers import dropout_rngs

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs.common import SPAN
-from configs.common_vit import VALUES
+from configs.lib.common import SPAN
+from configs.lib.common_vit import VALUES
 from posattn_jax import Translution
 from posattn_jax.build.parts import part
 from posattn_jax.system.errors import InputError

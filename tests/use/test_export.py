@@ -13,8 +13,8 @@ import pytest
 from jax import export as jax_export
 
 from configs import bert_tiny
-from configs.common import ATTENTION, ENCODING, SPAN, TERMS
-from configs.common_vit import VALUES, general
+from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.lib.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
 from posattn_jax.build.parts import part
 from posattn_jax.data.image_sets import PointClouds

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import bert_tiny, common_grafts, glue, image_folder, sentences, word_order
+from configs import bert_tiny, glue, image_folder, sentences, word_order
+from configs.lib import common_grafts
 from posattn_jax import Bert, Content, KernelEncoding, Positional, RelativeBias, bert_block, convert
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change

@@ -1,6 +1,6 @@
 """Does Translution recognise digits where none was seen in training? On MNIST (Fan 2025, Figure 2).
 
-python -m posattn_jax.main --config=configs/question_halves.py:quick --mode=sweep --workdir=runs/NAME --workers=1 \
+python -m posattn_jax.main --config=configs/studies/question_halves.py:quick --mode=sweep --workdir=runs/NAME \
     --config.data.dir=FOLDER
 Training digits lie anywhere in the left half of a canvas of 64 x 64 pixels, and test digits in the right half. Depth 1.
 Hardware and time: :quick one CPU core, 9 runs, 1.4 hours. Expected test accuracy after the last epoch, means of three
@@ -10,7 +10,7 @@ seeds: Transformer .170, Translution .255, Transformer without positions .374.
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.moving_mnist import Stills

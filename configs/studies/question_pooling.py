@@ -1,9 +1,9 @@
 """Read from a class token or from the mean, both with absolute positions: is Translution above the Transformer? (MNIST)
 
-python -m posattn_jax.main --config=configs/question_pooling.py:quick --mode=sweep --workdir=runs/NAME \
+python -m posattn_jax.main --config=configs/studies/question_pooling.py:quick --mode=sweep --workdir=runs/NAME \
     --config.data.dir=FOLDER
 Fan 2025 reads a class token and does not say whether Translution keeps absolute positions; the authors' later code
-drops them by default. configs/question_translution.py is that other reading, at depth 1.
+drops them by default. configs/studies/question_translution.py is that other reading, at depth 1.
 Hardware and time: :quick one CPU core, 60 runs, 9.5 hours in all (beside other work). Expected test accuracy at depths
 1, 2, 3: class token .852, .968, .975 (Transformer .867, .961, .971), mean .966, .977, .980 (.939, .961, .972).
 "" (30 epochs), :quick (10 epochs), :tiny (tests); with :deep the sweep has the class token alone, at depths 1 to 6, and
@@ -13,7 +13,7 @@ have run on an H100, 30 runs in 13 minutes of it in all: .977, .979, .980 (Trans
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs.lib import common_vit
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 
 POOLINGS = {"class": "class token", "mean": "mean"}

@@ -6,8 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common
-from configs.common_mixers import mixing
+from configs.lib import common
+from configs.lib.common_mixers import mixing
 from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part

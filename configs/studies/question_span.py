@@ -1,6 +1,6 @@
 """Which form of a learned span: diagonal or full covariance, which start, which effect? (Alfons 2022, section 8.)
 
-python -m posattn_jax.main --config=configs/question_span.py:digits --mode=sweep --workdir=runs/question_span
+python -m posattn_jax.main --config=configs/studies/question_span.py:digits --mode=sweep --workdir=runs/question_span
 Hardware and time: :digits 5 treatments x 5 seeds, 1.4 hours of a CPU core that other work shared. Expected, :digits:
 .979 to .984, no treatment shown to differ. The paper starts from sigma .3 and says that this covers everything, but
 that needs .466.
@@ -9,7 +9,7 @@ that needs .466.
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 
 

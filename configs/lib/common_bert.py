@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import (
     Bert,
     Content,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from configs import common, common_bert
+from configs.lib import common, common_bert
 from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part

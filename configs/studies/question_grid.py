@@ -1,6 +1,6 @@
 """Which positions carry over to a grid twice as large? Trained on pooled images, evaluated on twice their resolution.
 
-python -m posattn_jax.main --config=configs/question_grid.py:digits --mode=sweep --workdir=runs/question_grid
+python -m posattn_jax.main --config=configs/studies/question_grid.py:digits --mode=sweep --workdir=runs/question_grid
 Hardware and time: :digits 4 treatments x 5 seeds, 11 minutes of one CPU core. Expected, :digits: .10 to .18 on the
 larger grid, where chance is .10. No span is shown to help.
 "" (CIFAR-10, 16x16 and then 32x32), :quick and :digits (4x4 and then 8x8, 3 blocks), :tiny (tests).
@@ -8,7 +8,7 @@ larger grid, where chance is .10. No span is shown to help.
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax import SinusoidalEncoding
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part

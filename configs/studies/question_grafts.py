@@ -1,6 +1,6 @@
 """Do Translution and a learned span help a vision transformer that was trained without them? On CIFAR-10. (Ours.)
 
-python -m posattn_jax.main --config=configs/question_grafts.py --mode=sweep --workdir=runs/question_grafts \
+python -m posattn_jax.main --config=configs/studies/question_grafts.py --mode=sweep --workdir=runs/question_grafts \
     --workers=1 --config.data.dir=FOLDER
 A transformer with absolute positions is trained for six epochs. Every other run starts from the one of its seed, in
 runs/question_grafts, and trains for two more: unchanged, with a part added that does not change its function at first,
@@ -16,7 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common_grafts, common_vit
+from configs.lib import common_grafts, common_vit
 from posattn_jax import Translution
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part

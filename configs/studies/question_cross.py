@@ -1,9 +1,9 @@
 """Why does rPosNet fail in cross-attention (Schmidt 2023, Table 4)? Languages that differ in what they ask for. (Ours.)
 
 python launch/number_words.py data/numbers
-python -m posattn_jax.main --config=configs/question_cross.py:reversed,rposnet_c --workdir=runs/NAME \
+python -m posattn_jax.main --config=configs/studies/question_cross.py:reversed,rposnet_c --workdir=runs/NAME \
     --config.data.dir=data/numbers
-python -m posattn_jax.main --config=configs/question_cross.py --mode=sweep --workdir=runs/cross --workers=2 \
+python -m posattn_jax.main --config=configs/studies/question_cross.py --mode=sweep --workdir=runs/cross --workers=2 \
     --config.data.dir=data/numbers
 English numbers are translated word by word. monotone keeps the order; repeated writes each word one to three times, so
 that positions drift; reversed turns the order round, so that a position depends on the sentence's length; sorted orders
@@ -17,7 +17,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common_nmt
+from configs.lib import common_nmt
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.data.number_words import MADE_UP
 

@@ -1,6 +1,6 @@
 """How much do a SIREN's frequencies and initialisation matter? (Alfons 2022, section 6.) Sequential images, no span.
 
-python -m posattn_jax.main --config=configs/question_siren.py:digits --mode=sweep --workdir=runs/question_siren
+python -m posattn_jax.main --config=configs/studies/question_siren.py:digits --mode=sweep --workdir=runs/question_siren
 Hardware and time: :digits 16 treatments x 5 seeds, about an hour of one core. Expected, in the paper (CIFAR-10):
 accuracies from .46 to .74 if both omegas are the same, from .57 to .70 if only the initial one changes. On digits: .60
 to .97 and .60 to .98 (docs/results/question_siren).
@@ -9,7 +9,7 @@ to .97 and .60 to .98 (docs/results/question_siren).
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs.lib import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change
 

@@ -1,6 +1,6 @@
 """How do a class token, more layers, and a span change Translution (Fan 2025), on MNIST?
 
-python -m posattn_jax.main --config=configs/question_translution.py:quick --mode=sweep --workdir=runs/NAME \
+python -m posattn_jax.main --config=configs/studies/question_translution.py:quick --mode=sweep --workdir=runs/NAME \
     --config.data.dir=FOLDER
 Hardware and time: :quick 2 CPU cores, 40 minutes. Expected test accuracy after the last epoch: .956; with a span
 .952, low rank .944, general .932; with a class token .679 (Transformer .871); at depth 3 .980 (.969).
@@ -9,7 +9,7 @@ Hardware and time: :quick 2 CPU cores, 40 minutes. Expected test accuracy after 
 
 from ml_collections import ConfigDict
 
-from configs import common, common_vit
+from configs.lib import common, common_vit
 from posattn_jax import GaussianSpan, LowRankTranslution
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part

@@ -1,6 +1,6 @@
 """Is a decay with distance better if its rates are learned than with the given rates of ALiBi? (Ours; LearnedDecay.)
 
-python -m posattn_jax.main --config=configs/question_decay.py --mode=sweep --workdir=runs/question_decay --workers=2
+python -m posattn_jax.main --config=configs/studies/question_decay.py --mode=sweep --workdir=runs/NAME --workers=2
 Hardware and time: 6 minutes of one CPU core. Expected mean accuracy of three seeds: a learned decay .29,
 ALiBi .49, no positions .23 (`docs/results/question_decay/report.md`).
 The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: `posattn_jax/nn/decay.py`.
@@ -9,7 +9,8 @@ The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: 
 
 from ml_collections import ConfigDict
 
-from configs import common, compare
+from configs import compare
+from configs.lib import common
 from posattn_jax import Content, LearnedDecay, LinearBias
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
