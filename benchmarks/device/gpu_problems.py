@@ -13,7 +13,9 @@ from posattn_jax.benchmarks.shapes import THRESHOLD, Point, parse_shape
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import relative_attention
-from posattn_jax.ops.attention.kernel import sizes_of
+from posattn_jax.ops.attention.arguments import shape_of
+from posattn_jax.ops.attention.kernel import small_sizes
+from posattn_jax.ops.attention.problem import AXES
 
 # Of |x - exact| / |exact|, in Frobenius norms. In the emulator the largest are 1.4e-2 (sigma, 256 features) and 2.4e-5.
 TOLERANCES = {"bfloat16": 3e-2, "float32": 2e-4}
@@ -77,11 +79,10 @@ QUICK = {
 def make_arrays(problem: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
     """Random arrays that are differentiated, and the other arguments of `relative_attention`."""
     rng, shape = np.random.default_rng(0), parse_shape(problem.shape)
-    sizes = {
-        name: size for name, size in sizes_of(shape, problem.d).items() if name in ("query", "value", *problem.parts)
-    }
+    sizes = small_sizes(shape, problem.d)
     arrays: dict[str, Any] = {
-        name: jnp.asarray(rng.standard_normal(size), problem.dtype) for name, size in sizes.items()
+        name: jnp.asarray(rng.standard_normal(shape_of(AXES[name], sizes)), problem.dtype)
+        for name in ("query", "value", *problem.parts)
     }
     options: dict[str, Any] = dict(problem.options) | {"grid_shape": shape, "threshold": THRESHOLD}
     n = grid.num_positions(shape)

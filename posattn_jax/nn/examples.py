@@ -1,6 +1,5 @@
 """Keeps the examples of a batch split over the devices of a mesh."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,11 +37,6 @@ def example_axes(count: int) -> tuple[str, ...]:
     return () if count % math.prod(mesh.shape[axis] for axis in axes) else axes
 
 
-# The fields of a `Problem` that have a row per example, and those that all examples share.
-BY_EXAMPLE = ("query", "key", "value", "key_mask", "segment_ids", "mask", "pair_scores")
-SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
-
-
 def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     """`attend(problem)`, where each device computes its own examples. The results have a row per example.
 
@@ -54,28 +48,15 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     axes = example_axes(count)
     if not axes or problem.dropout_rate > 0:
         return attend(problem)
-    own = {name: x for name in BY_EXAMPLE if (x := getattr(problem, name)) is not None}
-    shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
-    if problem.factors is not None:
-        shared["kernel"] = problem.factors.kernel
     # Include axes of one device: if all axes are included, kernels can be used, which the compiler cannot split.
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     cut = {axis for axis, size in mesh.shape.items() if axis in axes or (size == 1 and kinds[axis] == AxisType.Auto)}
-    if "mask" in own and len(own["mask"]) < count:  # one mask for all examples
-        shared["mask"] = own.pop("mask")
     by_example = PartitionSpec(axes)
-
-    def of_own(own: dict[str, Array], shared: dict[str, Array]) -> Any:
-        arrays = own | shared
-        if problem.factors is not None:
-            arrays["factors"] = problem.factors._replace(kernel=arrays.pop("kernel"))
-        return attend(dataclasses.replace(problem, **arrays))
-
     each_of_its_own = jax.shard_map(
-        of_own,
-        in_specs=(by_example, PartitionSpec()),
+        attend,
+        in_specs=jax.tree.map(lambda names: by_example if names.startswith("b") else PartitionSpec(), (problem.axes,)),
         out_specs=by_example,
         axis_names=cut,
         check_vma=False,  # the kernels of Pallas do not say how their results vary
     )
-    return jax.jit(each_of_its_own)(own, shared)  # without jit it would refuse axes that the compiler controls
+    return jax.jit(each_of_its_own)(problem)  # without jit it would refuse axes that the compiler controls

@@ -24,7 +24,7 @@ from posattn_jax.axes import (
     Weights,
 )
 from posattn_jax.ops import grid, scores
-from posattn_jax.ops.attention.arguments import as_arrays, check_pairs
+from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.cpu.layout import native_attention
 from posattn_jax.ops.attention.dilation import coarse
 from posattn_jax.ops.attention.fused import fused_attention
@@ -51,8 +51,6 @@ LAYOUTS = {
     "fused": fused_attention,
     "factorised": factorised_attention,
 }
-# Arguments of `relative_attention` that a `Problem` does not take as they are.
-APART = ("implementation", "bias", "query_seq_lengths", "key_value_seq_lengths")
 GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
 
 
@@ -187,20 +185,39 @@ def relative_attention(
       >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
       (1, 12, 2, 8)
     """
-    given = locals()
-    arrays = as_arrays(given)
-    query, value = arrays["query"], arrays["value"]
-    arguments = {name: each for name, each in (given | arrays).items() if name not in APART}
-    if sigma is not None and arrays["sigma"].ndim == 0:
-        arguments["sigma"] = as_array([arrays["sigma"]] * len(grid_shape))
+    query, value = as_array(query, floating=True), as_array(value, floating=True)
     if key_value_seq_lengths is not None:
-        within = within_lengths("key_value_seq_lengths", arrays["key_value_seq_lengths"], value)
-        arguments["key_mask"] = within if key_mask is None else within & arrays["key_mask"]
-    if bias is not None:
-        arguments["pair_scores"] = scores_of(arrays["bias"], query, value.shape[1], scale)
-    outputs, weights = attend(Problem(**arguments), implementation)
+        within = within_lengths("key_value_seq_lengths", as_array(key_value_seq_lengths), value)
+        key_mask = within if key_mask is None else within & as_array(key_mask)
+    problem = Problem.of(
+        query=query,
+        key=key,
+        value=value,
+        grid_shape=grid_shape,
+        query_grid_shape=query_grid_shape,
+        relative_encoding=relative_encoding,
+        content_bias=content_bias,
+        position_bias=position_bias,
+        relative_bias=relative_bias,
+        sigma=sigma,
+        threshold=threshold,
+        span_mode=span_mode,
+        reference_shape=reference_shape,
+        span_bound=span_bound,
+        key_mask=key_mask,
+        mask=mask,
+        pair_scores=None if bias is None else scores_of(as_array(bias, floating=True), query, value.shape[1], scale),
+        segment_ids=segment_ids,
+        is_causal=is_causal,
+        dilation=dilation,
+        scale=scale,
+        dropout_rate=dropout_rate,
+        dropout_rng=dropout_rng,
+        return_weights=return_weights,
+    )
+    outputs, weights = attend(problem, implementation)
     if query_seq_lengths is not None:
-        within = within_lengths("query_seq_lengths", arrays["query_seq_lengths"], query)
+        within = within_lengths("query_seq_lengths", as_array(query_seq_lengths), query)
         outputs = jnp.where(within[..., None, None], outputs, 0)
         weights = jnp.where(within[:, None, :, None], weights, 0) if return_weights else weights
     return (outputs, weights) if return_weights else outputs

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,19 +35,23 @@ def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
         if found:
             raise ValueError(f"dilation={problem.dilation} does not support {name}")
     cut = Cut(problem.grid_shape, problem.dilation or ())
-    mask = jnp.ones(problem.query.shape[:2], bool) if problem.key_mask is None else problem.key_mask
-    arrays = {name: getattr(problem, name) for name in ("query", "key", "value", "segment_ids")}
-    arrays = {name: cut.split(x) for name, x in arrays.items() if x is not None}
-    if problem.key_mask is not None or cut.is_padded:
-        arrays["key_mask"] = cut.split(mask)
-    tables = {name: getattr(problem, name) for name in ("relative_encoding", "relative_bias")}
-    arrays |= {name: cut.offsets(x) for name, x in tables.items() if x is not None}
-    if problem.sigma is not None:
-        arrays["sigma"] = cut.sigma(problem.sigma, problem.reference_shape or problem.grid_shape)
-    if problem.span_bound is not None:
-        arrays["span_bound"] = cut.half(problem.span_bound)
-    apart = {"grid_shape": cut.shape, "reference_shape": None, "dilation": None, "factors": None}
-    return dataclasses.replace(problem, **arrays, **apart), cut.join
+    if problem.key_mask is None and cut.is_padded:
+        problem = dataclasses.replace(problem, key_mask=jnp.ones(problem.query.shape[:2], bool))
+
+    def of_coarse(x, axes):
+        return cut.split(x) if axes.startswith("b") else cut.offsets(x) if axes.startswith("r") else x
+
+    sigma, bound = problem.sigma, problem.span_bound
+    arrays = jax.tree.map(of_coarse, problem, problem.axes)
+    return dataclasses.replace(
+        arrays,
+        sigma=None if sigma is None else cut.sigma(sigma, problem.reference_shape or problem.grid_shape),
+        span_bound=None if bound is None else cut.half(bound),
+        grid_shape=cut.shape,
+        reference_shape=None,
+        dilation=None,
+        factors=None,
+    ), cut.join
 
 
 @dataclasses.dataclass(frozen=True)

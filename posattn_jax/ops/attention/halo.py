@@ -21,13 +21,14 @@ from jax.sharding import PartitionSpec
 
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.arguments import Block, as_arrays
+from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.cpu.layout import native_attention
 from posattn_jax.ops.attention.cuda.layout import cuda_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.select import auto_attention
 from posattn_jax.ops.attention.xla.dense import dense_attention
 from posattn_jax.ops.attention.xla.tiled import tiled_attention
+from posattn_jax.ops.precision import as_array
 
 # The layouts that accept queries on only some rows of the keys' grid.
 CUT_LAYOUTS = {
@@ -37,9 +38,6 @@ CUT_LAYOUTS = {
     "native": native_attention,
     "fused": cuda_attention,
 }
-
-# The arrays of a problem that have one row per position, and those that all devices share.
-CUT = ("query", "key", "value", "key_mask")
 
 # Arguments of `relative_attention` that cannot be split.
 UNSUPPORTED = (
@@ -51,7 +49,6 @@ UNSUPPORTED = (
     "query_grid_shape",
     "dilation",
 )
-SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
 
 _LOG = logging.getLogger(__name__)
 
@@ -200,54 +197,54 @@ def halo_attention(
         raise ValueError("sigma is None: expected a span, which limits what devices exchange")
     if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
         raise ValueError(f"{refused[0]}: expected None with halo_attention; relative_attention supports it")
-    arguments |= as_arrays(arguments | {"query": query, "key": key, "value": value, "sigma": sigma})
     shape = grid.check_grid(grid_shape)
     far = tuple(size - 1 for size in shape)
     bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
     if len(bound) == len(far):
         bound = tuple(map(min, bound, far))
     for name in ("relative_encoding", "relative_bias"):
-        if (table := arguments.get(name)) is not None:
+        if arguments.get(name) is not None:
+            table = as_array(arguments[name], floating=True)
             near = [min(reach, size // 2) for reach, size in zip(bound, table.shape, strict=False)]
             arguments[name] = grid.centre(table, near)
-    arguments |= {"grid_shape": shape, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
-    problem = Problem(**arguments)
+    arguments |= {"query": query, "key": key, "value": value, "sigma": sigma, "grid_shape": shape, "span_bound": bound}
+    problem = Problem.of(**arguments, block=Block(shape[0], shape, 0, 0))
     if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
         raise ValueError("halo_attention does not support weights, dropout or scores per pair: relative_attention does")
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
     if exchange.gathers:
         _say_that_it_gathers(shape, bound[0], exchange)
-    line, num_rows = math.prod(shape[1:]), exchange.num_devices * exchange.rows
+    line, num_rows, axes = math.prod(shape[1:]), exchange.num_devices * exchange.rows, problem.axes
+    padding = (num_rows - shape[0]) * line
 
-    def local(start, cut, shared):
-        own = {name: x for name, x in cut.items() if name == "query"}
-        seen = {name: x for name, x in cut.items() if name != "query"}
+    def padded(x, axes):
+        if not padding or not axes.startswith("b"):
+            return x
+        return jnp.pad(_uncut(x), [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+
+    def local(start, problem):
         if exchange.gathers:
-            block = Block(exchange.rows, shape, start[0], 0)
-            seen = {name: lax.all_gather(x, axis_name, axis=1, tiled=True) for name, x in seen.items()}
-            key_rows = num_rows
+            block, key_rows = Block(exchange.rows, shape, start[0], 0), num_rows
+            seen = functools.partial(lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
         else:
             block = Block(exchange.rows, shape, exchange.halo, start[0] - exchange.halo)
-            seen = {name: with_halo(x, exchange, line, axis_name) for name, x in seen.items()}
             key_rows = exchange.rows + 2 * exchange.halo
-        keys_shape = (key_rows, *shape[1:])
-        here = dataclasses.replace(problem, **own, **seen, **shared, grid_shape=keys_shape, block=block)
+            seen = functools.partial(with_halo, exchange=exchange, line=line, axis_name=axis_name)
+        here = jax.tree.map(lambda x, axes: seen(x) if axes.startswith("b s") else x, problem, axes)
+        here = dataclasses.replace(here, grid_shape=(key_rows, *shape[1:]), block=block)
         return CUT_LAYOUTS[implementation](here.settled())[0]
 
-    padding = (num_rows - shape[0]) * line
-    cut = {name: x for name in CUT if (x := getattr(problem, name)) is not None}
-    if padding:
-        cut = {name: _uncut(x) for name, x in cut.items()}
-    cut = {name: jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2)) for name, x in cut.items()}
-    shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
     starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
     by_rows = PartitionSpec(batch_axes or None, axis_name)
     outputs = jax.shard_map(
         local,
-        in_specs=(PartitionSpec(axis_name), by_rows, PartitionSpec()),
+        in_specs=(
+            PartitionSpec(axis_name),
+            jax.tree.map(lambda axes: by_rows if axes.startswith("b") else PartitionSpec(), axes),
+        ),
         out_specs=by_rows,
         axis_names={axis_name, *batch_axes},
-    )(starts, cut, shared)
+    )(starts, jax.tree.map(padded, problem, axes))
     return _uncut(outputs[:, : shape[0] * line]) if padding else outputs
 
 

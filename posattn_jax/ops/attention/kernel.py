@@ -11,49 +11,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Causal, Sizes
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.arguments import shape_of
+from posattn_jax.ops.attention.problem import ARRAYS, AXES, Problem
 from posattn_jax.ops.attention.xla.reference import reference_attention
 from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.system import processes
 
-# The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
-FEATURES = ("query", "key", "value")
-LEARNED = ("relative_encoding", "content_bias", "position_bias")
-# The arrays without a gradient: of one number per key; and [2], the first row of queries that is asked for and the end
-# of those that are, along the first dimension.
-OF_KEYS = ("key_mask", "segment_ids")
-GIVEN = (*OF_KEYS, "query_rows")
-
-
-class Settings(NamedTuple):
-    """The fields of a `Problem` that are known while compiling."""
-
-    grid_shape: tuple[int, ...]
-    reference_shape: tuple[int, ...]
-    threshold: float
-    span_mode: str
-    is_causal: Causal
-    scale: float
-    span_bound: tuple[int, ...] | None
-
-    def problem(self, arrays: dict[str, Array]) -> Problem:
-        """Builds the problem again from its arrays, without a choice of queries."""
-        arrays = {name: x for name, x in arrays.items() if name != "query_rows"}
-        return Problem(**{"key": None} | arrays, **self._asdict())
+# The arrays with features of heads.
+FEATURES = tuple(name for name, axes in AXES.items() if axes.endswith(" d") and name in ARRAYS)
 
 
 class Kernel(NamedTuple):
-    """A kernel; its arrays have names, and one more leading axis, o, than those of a problem.
+    """A kernel. Its arrays have one more leading axis, o, than those of a problem, which are inside `jax.vmap` as ever.
+
+    Its arguments begin with the problem, and the first row of queries that is asked for and the end of those that are,
+    along the first dimension: [o 2], or None for all.
 
     Attributes:
-      forward: (settings, arrays) -> outputs [o b t h d], and statistics [o b t h 2] for `backward`.
-      backward: (settings, arrays, outputs, statistics, cotangent) -> the cotangents of all arrays but those in `GIVEN`.
+      forward: (problem, rows) -> outputs [o b t h d], and statistics [o b t h 2] for `backward`.
+      backward: (problem, rows, outputs, statistics, cotangent) -> the cotangents of the problem's arrays, as a problem.
     """
 
     forward: Callable[..., tuple[Array, Array]]
-    backward: Callable[..., dict[str, Array]]
+    backward: Callable[..., Problem]
 
 
 def in_all_processes(what: str, obstacle: str | None, device: str = "") -> str | None:
@@ -67,15 +49,19 @@ def in_all_processes(what: str, obstacle: str | None, device: str = "") -> str |
     return obstacle or "missing in another process"
 
 
-def half_spans(problem: Problem, arrays: dict[str, Array]) -> Array:
-    """The half-spans [o h|1 3] of arrays with one more leading axis, on the grid with three dimensions."""
+def is_learned(array: Any) -> bool:
+    """Whether an array has a gradient: it is no mask, and no numbers of segments or rows."""
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def half_spans(problem: Problem) -> Array:
+    """The half-spans [h|1 3], on the grid with three dimensions."""
     before = grid.MAX_DIMS - len(problem.grid_shape)
-    if "sigma" not in arrays:
-        shape = (1,) * before + tuple(problem.grid_shape)
-        return jnp.broadcast_to(jnp.asarray(shape, jnp.int32) - 1, (len(arrays["query"]), 1, grid.MAX_DIMS))
-    reach = jax.vmap(lambda sigma: jnp.atleast_2d(problem.half_of(sigma)))(arrays["sigma"])
+    if problem.sigma is None:
+        return jnp.asarray([(1,) * before + tuple(problem.grid_shape)], jnp.int32) - 1
+    reach = jnp.atleast_2d(problem.half_of(problem.sigma))
     reach = jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32)
-    return jnp.pad(reach, [(0, 0), (0, 0), (before, 0)])
+    return jnp.pad(reach, [(0, 0), (before, 0)])
 
 
 def sum_groups(features: Array, heads: int) -> Array:
@@ -83,26 +69,21 @@ def sum_groups(features: Array, heads: int) -> Array:
     return features.reshape(*features.shape[:3], heads, -1, features.shape[-1]).sum(4)
 
 
-def multiplies(problem: Problem, learned: dict[str, Array]) -> bool:
-    """Whether there is a table of factors."""
-    return "sigma" in learned and problem.span_mode == "multiply"
-
-
 def factor_table(problem: Problem, sigma: Array) -> Array:
     """What G multiplies the sum of products with, for each offset: scale G, [h|1 *R]."""
     return problem.scaling * jnp.exp(_log_gaussian(problem, sigma))
 
 
-def addend_table(problem: Problem, learned: dict[str, Array]) -> Array | None:
+def addend_table(problem: Problem) -> Array | None:
     """What is added to each logit, by offset: beta, G beta or beta + ln G, [h|1 *R]; None if nothing is."""
     bias, addends = None, []
-    if "relative_bias" in learned:
-        bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(problem.dtype)
+    if problem.relative_bias is not None:
+        bias = jnp.moveaxis(problem.relative_bias, -1, 0).astype(problem.dtype)
         if problem.masks_offsets:
             addends.append(scores.masked_out(scores.shown(bias), problem.dtype))
-    if "sigma" in learned:
-        log_gaussian = _log_gaussian(problem, learned["sigma"])
-        if problem.span_mode != "multiply":
+    if problem.sigma is not None:
+        log_gaussian = _log_gaussian(problem, problem.sigma)
+        if not problem.multiplies:
             addends.append(log_gaussian)
         elif bias is not None:
             bias = jnp.exp(log_gaussian) * bias
@@ -116,60 +97,68 @@ def _log_gaussian(problem: Problem, sigma: Array) -> Array:
     return span.log_modulation(coordinates, jnp.atleast_2d(sigma), problem.span_mode).astype(problem.dtype)
 
 
-def sizes_of(grid_shape: Sizes, d: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a small problem's arrays but sigma, with two examples, and two heads that share one of keys."""
-    n, offsets = grid.num_positions(grid_shape), grid.relative_shape(grid_shape)
-    sizes = {"query": (2, n, 2, d), "relative_encoding": (*offsets, 2, d)}
-    sizes |= dict.fromkeys(("key", "value"), (2, n, 1, d))
-    sizes |= dict.fromkeys(("content_bias", "position_bias"), (2, d)) | {"relative_bias": (*offsets, 2)}
-    return sizes | dict.fromkeys(OF_KEYS, (2, n))
+def small_sizes(grid_shape: Sizes, d: int) -> dict[str, Any]:
+    """The sizes of the axes of a small problem: two examples, and two heads that share one of keys."""
+    n = grid.num_positions(grid_shape)
+    return {"b": 2, "t": n, "s": n, "h": 2, "k": 1, "d": d, "p": len(grid_shape), "r": grid.relative_shape(grid_shape)}
 
 
-def check(kernel: Kernel, settings: Settings, kinds: Mapping[str, jax.ShapeDtypeStruct], dtype: Any) -> None:
-    """RuntimeError unless a kernel agrees with "reference", gradients included.
+def random_problem(dtypes: Mapping[str, Any], grid_shape: Sizes, d: int, sigma: str = "h p", **fields: Any) -> Problem:
+    """A problem of `small_sizes` with random arrays of these dtypes, and with half-spans of `span_bound`, or all.
 
-    Args:
-      kernel: what is checked.
-      settings: those of a small problem.
-      kinds: the shapes and dtypes of its arrays. They are random, with half-spans of at most `span_bound`.
-      dtype: that of the kernel's operands. The bound is the root of its epsilon, relative to the largest entry.
+    `sigma` names its axes.
     """
-    rng = np.random.default_rng(0)
-    arrays = {
-        name: jnp.asarray(_sigma(settings, kind.shape) if name == "sigma" else rng.normal(size=kind.shape), kind.dtype)
-        for name, kind in kinds.items()
-        if name not in GIVEN
-    }
-    given = {"key_mask": lambda size: rng.random(size) < 0.8, "segment_ids": lambda size: rng.integers(3, size=size)}
-    given = {name: draw(kinds[name].shape).astype(kinds[name].dtype) for name, draw in given.items() if name in kinds}
+    rng, sizes = np.random.default_rng(0), small_sizes(grid_shape, d)
 
-    def masks():
-        return {name: jnp.asarray(x) for name, x in given.items()}
+    def draw(name):
+        shape = shape_of(AXES[name], sizes) if name != "sigma" else ()
+        match name:
+            case "key_mask":
+                return rng.random(shape) < 0.8
+            case "segment_ids":
+                return rng.integers(3, size=shape)
+            case "sigma":
+                return _sigma(shape_of(sigma, sizes | {"1": 1}), grid_shape, fields.get("span_bound"))
+        return rng.normal(size=shape)
+
+    arrays = {name: np.asarray(draw(name), dtype) for name, dtype in dtypes.items()}
+    return Problem.of(**arrays, grid_shape=grid_shape, **fields)
+
+
+def check(kernel: Kernel, problem: Problem, dtype: Any) -> None:
+    """RuntimeError unless a kernel agrees with "reference" on a small problem, gradients included.
+
+    `dtype` is that of the kernel's operands. The bound is the root of its epsilon, relative to the largest entry.
+    """
+    problem = jax.tree.map(np.asarray, problem)  # on no device yet
 
     @jax.jit
-    def found(arrays):
-        arrays = jax.tree.map(lambda x: x[None], arrays | masks())
-        outputs, statistics = kernel.forward(settings, arrays)
-        cotangents = kernel.backward(settings, arrays, outputs, statistics, jnp.cos(outputs))
-        return {"outputs": outputs[0]} | {name: x[0] for name, x in cotangents.items()}
+    def found(problem):
+        given = jax.tree.map(lambda x: x[None], problem), None
+        outputs, statistics = kernel.forward(*given)
+        cotangents = kernel.backward(*given, outputs, statistics, jnp.cos(outputs))
+        return outputs[0], jax.tree.map(lambda x: x[0] if is_learned(x) else None, cotangents)
 
     @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # it runs once
-    def expected(arrays):
-        exact = {name: x.astype(float32_or_better(x)) for name, x in arrays.items()}
-        outputs, pull_back = jax.vjp(lambda x: reference_attention(settings.problem(x | masks()))[0], exact)
-        return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
+    def expected(problem):
+        exact = jax.tree.map(lambda x: x.astype(float32_or_better(x)) if is_learned(x) else x, problem)
+        outputs, pull_back = jax.vjp(lambda x: reference_attention(x)[0], exact)
+        (cotangents,) = pull_back(jnp.cos(outputs))
+        return outputs, jax.tree.map(lambda x: x if is_learned(x) else None, cotangents)
 
-    def results(of, arrays):
+    def results(of):
         with jax.disable_jit(False), jax.default_matmul_precision("highest"):
-            return {name: np.asarray(x.astype(float32_or_better(x))) for name, x in of(arrays).items()}
+            outputs, cotangents = of(problem)
+        named = {"outputs": outputs, **cotangents.given}
+        return {name: np.asarray(x.astype(float32_or_better(x))) for name, x in named.items()}
 
-    def on_cpu(arrays):
+    def on_cpu():
         with _on_cpu():
-            return results(expected, jax.tree.map(jnp.asarray, arrays))
+            return results(expected)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # both compile for long
-        exact = pool.submit(on_cpu, jax.tree.map(np.asarray, arrays))
-        of_kernel = results(found, arrays)
+        exact = pool.submit(on_cpu)
+        of_kernel = results(found)
     wrong = []
     for name, x in exact.result().items():
         error, largest = float(np.abs(of_kernel[name] - x).max()), float(np.abs(x).max())
@@ -192,11 +181,14 @@ def untraced(function: Callable[[], None]) -> None:
         pool.submit(called).result()
 
 
-def _sigma(settings: Settings, shape: Sizes) -> np.ndarray:
-    """A sigma of some shape whose half-spans are `span_bound`, and in all heads but the first about half as much."""
-    sizes = np.array(settings.grid_shape)
-    half = sizes - 1 if settings.span_bound is None else np.array(settings.span_bound)
-    first = np.maximum(half - 0.5, 0.5) / np.maximum(sizes - 1, 1) / math.sqrt(-2 * math.log(settings.threshold))
+def _sigma(shape: Sizes, grid_shape: Sizes, half: Sizes | None, threshold: float = 0.1) -> np.ndarray:
+    """A sigma of some shape with these half-spans, and in all heads but the first about half as much."""
+    farthest = np.array(grid_shape) - 1
+    first = (
+        np.maximum(np.array(farthest if half is None else half) - 0.5, 0.5)
+        / np.maximum(farthest, 1)
+        / math.sqrt(-2 * math.log(threshold))
+    )
     first = np.diag(first) if len(shape) == 3 else first
     heads = np.arange(shape[0] if len(shape) > 1 else 1) + 1
     return first / heads.reshape(-1, *(1 for _ in shape[1:]))

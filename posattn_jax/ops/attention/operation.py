@@ -21,87 +21,86 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
-from posattn_jax.axes import Query
+from posattn_jax.axes import Array, Query
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.cpu import kernel as native
 from posattn_jax.ops.attention.cuda import kernel as cuda
-from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, OF_KEYS, Kernel, Settings
+from posattn_jax.ops.attention.kernel import Kernel, is_learned
 from posattn_jax.ops.attention.partition import shared_out
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.dense import RowLoop
-from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, run_loops, varying
-from posattn_jax.ops.attention.xla.tiled import window_loops
+from posattn_jax.ops.attention.xla.loop import axes_varied_over, varying
 from posattn_jax.ops.precision import float32_or_better
 
 # By JAX's name of a platform: finds the kernel for a problem, and for devices that have it; None if there is none.
 KERNELS: dict[str, Callable[[Problem, Sequence[Any]], Kernel | None]] = {"cpu": native.find, "cuda": cuda.find}
-ARRAYS = (*FEATURES, *LEARNED, "relative_bias", "sigma", *OF_KEYS)
+# Of outputs, statistics, and the cotangent of outputs.
+AXES_OF_RESULTS = ["b t h d", "b t h 2", "b t h d"]
 
 
-def kernel_attention(
-    problem: Problem, dtype: Any, otherwise: Callable[[Problem], Sequence[Loop]] = window_loops
-) -> tuple[Query, None]:
-    """Outputs [b t h d] of a problem without `obstacle`.
+def kernel_attention(problem: Problem, dtype: Any, otherwise: Callable) -> tuple[Query, None]:
+    """Outputs [b t h d] of a problem that kernels support.
 
     Args:
       problem: the arguments.
       dtype: that of the kernel's outputs before they are converted to that of `value`.
-      otherwise: returns the loops to choose from where there is no kernel.
+      otherwise: (problem, own_gradient) -> outputs and weights, the attention where there is no kernel.
     """
     if problem.block is not None:
         return _some_rows(problem, dtype, otherwise), None
-    return _attended(problem, {}, dtype, otherwise), None
+    return _attended(problem, None, dtype, otherwise), None
 
 
 def _some_rows(problem: Problem, dtype: Any, otherwise: Callable) -> Query:
     """The outputs of a `Block`: of queries put on the grid of the keys, where no others are asked for."""
     block, shape, query = problem.block, problem.grid_shape, problem.query
-    line, n, bound = math.prod(shape[1:]), grid.num_positions(shape), problem.encoded_half
+    line, n = math.prod(shape[1:]), grid.num_positions(shape)
     first, start = (jnp.asarray(x, jnp.int32) for x in (block.first, block.start))
     rows = np.arange(n, dtype=np.int32) // line + first
     key_mask = jnp.broadcast_to((rows >= 0) & (rows < block.whole[0]), (len(query), n))
-    changed: dict[str, Any] = {"key_mask": key_mask if problem.key_mask is None else key_mask & problem.key_mask}
     others = jnp.zeros((len(query), n, *query.shape[2:]), query.dtype)
-    changed["query"] = lax.dynamic_update_slice_in_dim(others, query, start * line, 1)
-    for name in ("relative_encoding", "relative_bias"):
-        if (table := getattr(problem, name)) is not None:
-            beyond = [(size - 1 - near,) * 2 for size, near in zip(shape, bound, strict=True)]
-            changed[name] = jnp.pad(table, beyond + [(0, 0)] * (table.ndim - len(beyond)))
-    if problem.threshold <= 0:  # spans are then as wide as the keys' grid, whose rows beyond the whole grid are masked
-        changed["span_bound"] = None
-    whole = dataclasses.replace(problem, **changed, block=None)
-    outputs = _attended(whole, {"query_rows": jnp.stack([start, start + block.rows])}, dtype, otherwise)
+    beyond = [(size - 1 - near,) * 2 for size, near in zip(shape, problem.encoded_half, strict=True)]
+
+    def wide(table):
+        return None if table is None else jnp.pad(table, beyond + [(0, 0)] * (table.ndim - len(beyond)))
+
+    whole = dataclasses.replace(
+        problem,
+        query=lax.dynamic_update_slice_in_dim(others, query, start * line, 1),
+        key_mask=key_mask if problem.key_mask is None else key_mask & problem.key_mask,
+        relative_encoding=wide(problem.relative_encoding),
+        relative_bias=wide(problem.relative_bias),
+        # Without a threshold spans are as wide as the keys' grid, whose rows beyond the whole grid are masked.
+        span_bound=None if problem.threshold <= 0 else problem.span_bound,
+        block=None,
+    )
+    outputs = _attended(whole, jnp.stack([start, start + block.rows]), dtype, otherwise)
     return lax.dynamic_slice_in_dim(outputs, start * line, block.rows * line, 1)
 
 
-def _attended(problem: Problem, more: dict[str, Any], dtype: Any, otherwise: Callable) -> Query:
-    """The outputs of a problem; the kernels get `more` arrays."""
-    settings = Settings(
-        **{name: getattr(problem, name) for name in Settings._fields if name not in ("scale", "span_bound")},
-        scale=problem.scaling,
-        span_bound=None if problem.sigma is None else problem.static_half,
-    )
-    arrays = varying({name: x for name in ARRAYS if (x := getattr(problem, name)) is not None} | more)
-    names = tuple(arrays)
-    parameters = {"settings": settings, "names": names, "dtype": jnp.dtype(dtype), "otherwise": otherwise}
+def _attended(problem: Problem, rows: Array | None, dtype: Any, otherwise: Callable) -> Query:
+    """The outputs of a problem; those of some rows of queries, [2] as for `Kernel`, are enough."""
+    bound = None if problem.sigma is None else problem.static_half
+    given = varying((dataclasses.replace(problem, span_bound=bound, factors=None), rows))
+    parameters = {"tree": jax.tree.structure(given), "dtype": jnp.dtype(dtype), "otherwise": otherwise}
 
-    def forward(*arrays):
-        arrays = [array[None] for array in arrays]
-        outputs, statistics = forward_operation.bind(*arrays, **parameters)
-        return outputs[0], (arrays, outputs, statistics)
+    def forward(given):
+        given = jax.tree.map(lambda x: x[None], given)
+        outputs, statistics = forward_operation.bind(*jax.tree.leaves(given), **parameters)
+        return outputs[0], (given, outputs, statistics)
 
     @jax.custom_vjp
-    def attended(*arrays):
-        return forward(*arrays)[0]
+    def attended(given):
+        return forward(given)[0]
 
     def backward(residuals, cotangent):
-        arrays, outputs, statistics = residuals
-        cotangents = backward_operation.bind(*arrays, outputs, statistics, cotangent[None], **parameters)
-        cotangents = dict(zip(_learned(names), cotangents, strict=True))
-        return tuple(cotangents[name][0] if name in cotangents else None for name in names)
+        given, outputs, statistics = residuals
+        arrays = jax.tree.leaves(given)
+        cotangents = iter(backward_operation.bind(*arrays, outputs, statistics, cotangent[None], **parameters))
+        found = [next(cotangents)[0] if is_learned(x) else None for x in arrays]
+        return (jax.tree.unflatten(parameters["tree"], found),)
 
     attended.defvjp(forward, backward)
-    return attended(*arrays.values()).astype(problem.value.dtype)
+    return attended(given).astype(problem.value.dtype)
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -127,60 +126,50 @@ def is_possible_here() -> bool:
     return AxisType.Explicit not in kinds and (AxisType.Manual not in kinds or AxisType.Auto not in wide)
 
 
-def _learned(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in GIVEN)
-
-
-def _forward_otherwise(*arrays, settings, names, dtype, otherwise, own_gradient=True):
+def _forward_otherwise(*arrays, tree, dtype, otherwise, own_gradient=True):
     """The kernel's forward pass by another layout; the statistics are 0, because nothing reads them."""
 
     def outputs(*arrays):
-        problem = settings.problem(dict(zip(names, arrays, strict=True)))
-        return run_loops(problem, otherwise(problem), RowLoop, own_gradient)[0]
+        return otherwise(jax.tree.unflatten(tree, arrays)[0], own_gradient)[0]
 
-    kinds = map(jax.typeof, arrays)
-    _, statistics = _shapes_forward(*kinds, settings=settings, names=names, dtype=dtype, otherwise=otherwise)
+    _, statistics = _shapes_forward(*map(jax.typeof, arrays), tree=tree, dtype=dtype, otherwise=otherwise)
     zeros = varying(jnp.zeros(statistics.shape, statistics.dtype), axes_varied_over(arrays[0]))
     if len(arrays[0]) > 1:
         return jax.vmap(outputs)(*arrays).astype(dtype), zeros
     return outputs(*(x[0] for x in arrays))[None].astype(dtype), zeros  # vmapped, all loops would run
 
 
-def _backward_otherwise(*given, settings, names, dtype, otherwise):
+def _backward_otherwise(*given, tree, **options):
     *arrays, _, _, cotangent = given
-    arrays = dict(zip(names, arrays, strict=True))
+    learned = [x for x in arrays if is_learned(x)]
 
-    def outputs(learned):
-        both = arrays | learned
-        given = (both[name] for name in names)
-        return _forward_otherwise(*given, settings=settings, names=names, dtype=dtype, otherwise=otherwise)[0]
+    def outputs(*learned):
+        learned = iter(learned)
+        both = [next(learned) if is_learned(x) else x for x in arrays]
+        return _forward_otherwise(*both, tree=tree, **options)[0]
 
-    (cotangents,) = jax.vjp(outputs, {name: arrays[name] for name in _learned(names)})[1](cotangent)
-    return [cotangents[name] for name in _learned(names)]
+    return list(jax.vjp(outputs, *learned)[1](cotangent))
 
 
-def _forward(kernel, *arrays, settings, names, dtype, otherwise):
-    outputs, statistics = kernel.forward(settings, dict(zip(names, arrays, strict=True)))
+def _forward(kernel, *arrays, tree, dtype, otherwise):
+    outputs, statistics = kernel.forward(*jax.tree.unflatten(tree, arrays))
     return outputs.astype(dtype), statistics
 
 
-def _backward(kernel, *given, settings, names, dtype, otherwise):
+def _backward(kernel, *given, tree, dtype, otherwise):
     *arrays, outputs, statistics, cotangent = given
-    named = dict(zip(names, arrays, strict=True))
-    cotangents = kernel.backward(settings, named, outputs, statistics, cotangent)
-    return [cotangents[name].astype(named[name].dtype) for name in _learned(names)]
+    found = kernel.backward(*jax.tree.unflatten(tree, arrays), outputs, statistics, cotangent)
+    return [x for x, array in zip(jax.tree.leaves(found), arrays, strict=False) if is_learned(array)]
 
 
-def _shapes_forward(*kinds, settings, names, dtype, otherwise):
-    named = dict(zip(names, kinds, strict=True))
-    query = named["query"]
-    of_statistics = float32_or_better(*(named[name] for name in _learned(names)))
+def _shapes_forward(*kinds, tree, dtype, otherwise):
+    query = jax.tree.unflatten(tree, kinds)[0].query
+    of_statistics = float32_or_better(*filter(is_learned, kinds))
     return _kind(query, query.shape, dtype), _kind(query, (*query.shape[:-1], 2), of_statistics)
 
 
-def _shapes_backward(*kinds, settings, names, dtype, otherwise):
-    named = dict(zip(names, kinds, strict=False))
-    return [_kind(x, x.shape, x.dtype) for name in _learned(names) for x in [named[name]]]
+def _shapes_backward(*given, tree, dtype, otherwise):
+    return [_kind(x, x.shape, x.dtype) for x in given[: tree.num_leaves] if is_learned(x)]
 
 
 def _kind(of: Any, shape: Sequence[int], dtype: Any) -> Any:
@@ -188,18 +177,10 @@ def _kind(of: Any, shape: Sequence[int], dtype: Any) -> Any:
     return of.update(shape=tuple(shape), dtype=jnp.dtype(dtype), weak_type=False)
 
 
-def _operation(
-    name: str,
-    by_kernel: Callable,
-    otherwise: Callable,
-    shapes: Callable,
-    in_and_out: tuple[Callable, Callable],
-    **differentiable,
-) -> Primitive:
+def _operation(name: str, by_kernel: Callable, otherwise: Callable, shapes: Callable, **differentiable) -> Primitive:
     """An operation that calls `by_kernel` with a kernel, or `otherwise`; both take arrays with one leading axis.
 
-    `in_and_out` give the names of its arguments and results for the names of the arrays. Its derivative is that of
-    `otherwise` with the options `differentiable`.
+    Its derivative is that of `otherwise` with the options `differentiable`.
     """
     operation = Primitive(f"attention_{name}")
     operation.multiple_results = True
@@ -213,24 +194,23 @@ def _operation(
     operation.def_impl(evaluated)
 
     def lowered(platform, context, *arrays, **parameters):
-        devices, names = _devices(context.module_context), parameters["names"]
+        devices, tree = _devices(context.module_context), parameters["tree"]
 
         def part(*arrays):
             return operation.bind(*arrays, **parameters)
 
         def chosen(*arrays):
-            problem = parameters["settings"].problem({name: x[0] for name, x in zip(names, arrays, strict=False)})
-            kernel = KERNELS[platform](problem, devices) if devices else None
+            given = jax.tree.unflatten(tree, [x[0] for x in arrays[: tree.num_leaves]])
+            kernel = KERNELS[platform](given[0], devices) if devices else None
             if kernel is None:
                 return otherwise(*arrays, **parameters)
             if not _is_shared_out(context.module_context):
                 return by_kernel(kernel, *arrays, **parameters)
-            of_results = shapes(*map(jax.typeof, arrays), **parameters)
-            arguments, results = (
-                {name: x.shape for name, x in zip(named(names), xs, strict=True)}
-                for named, xs in zip(in_and_out, (arrays, of_results), strict=True)
-            )
-            return shared_out(part, arguments, results)(*arrays)
+            axes = [*jax.tree.leaves((given[0].axes, None if given[1] is None else "rows")), *AXES_OF_RESULTS]
+            results = AXES_OF_RESULTS[:2]
+            if len(arrays) > tree.num_leaves:
+                results = [each for each, x in zip(axes, arrays[: tree.num_leaves], strict=False) if is_learned(x)]
+            return shared_out(part, axes[: len(arrays)], results, [x.shape for x in arrays])(*arrays)
 
         return _lowered(chosen, context, *arrays)
 
@@ -286,16 +266,5 @@ def _jitted(operation, parameters):
     return jax.jit(functools.partial(operation.bind, **dict(parameters)))
 
 
-def _arguments(names: tuple[str, ...]) -> tuple[str, ...]:
-    return (*names, "outputs", "statistics", "cotangent")
-
-
-forward_operation = _operation(
-    "forward",
-    _forward,
-    _forward_otherwise,
-    _shapes_forward,
-    (lambda names: names, lambda names: ("outputs", "statistics")),
-    own_gradient=False,
-)
-backward_operation = _operation("backward", _backward, _backward_otherwise, _shapes_backward, (_arguments, _learned))
+forward_operation = _operation("forward", _forward, _forward_otherwise, _shapes_forward, own_gradient=False)
+backward_operation = _operation("backward", _backward, _backward_otherwise, _shapes_backward)

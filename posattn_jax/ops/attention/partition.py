@@ -1,7 +1,8 @@
 """Shares an operation on attention's arrays out over devices, by batch and heads: each device computes its part."""
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,43 +11,35 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.ops.attention.kernel import FEATURES, OF_KEYS
-
 # The axes of an array that devices may share: arrays that have been vmapped, the batch, heads.
 SHARED = ("o", "b", "h")
-OF_FEATURES = (*FEATURES, "outputs", "statistics", "cotangent")
-
-
-def axes_of(name: str, shape: Sequence[int], heads: int) -> tuple[str, ...]:
-    """The names of an array's axes, in `SHARED`, "k" or of its own; there are `heads` heads of queries."""
-    own = [f"{name}{axis}" for axis in range(len(shape))]
-    if name in OF_FEATURES:
-        return ("o", "b", own[2], "h" if shape[3] == heads else "k", own[4])
-    if name in OF_KEYS:
-        return ("o", "b", own[2])
-    if name == "query_rows":
-        return ("o", own[1])
-    if name in ("content_bias", "position_bias"):
-        return ("o", "h", own[2])
-    if name == "relative_encoding":
-        return ("o", *own[1:-2], "h", own[-1])
-    if name == "relative_bias":
-        return ("o", *own[1:-1], "h")
-    assert name == "sigma", name
-    return ("o", "h", *own[2:]) if len(shape) > 2 and shape[1] == heads else ("o", *own[1:])
 
 
 def shared_out(
-    part: Callable, arguments: Mapping[str, Sequence[int]], results: Mapping[str, Sequence[int]]
+    part: Callable, arguments: Sequence[str], results: Sequence[str], shapes: Sequence[Sequence[int]]
 ) -> Callable:
-    """The function `part` of arrays, of which each device computes a part; the shapes of both have names.
+    """The function `part` of arrays, of which each device computes a part.
 
-    A result that lacks one of the axes that devices share is a sum over it.
+    Args:
+      part: takes and returns arrays with one more leading axis, o.
+      arguments, results: the names of the other axes of each array, such as "b t h d". A result that lacks one of the
+        axes that devices share is a sum over it.
+      shapes: those of the arguments.
     """
-    sizes = dict(zip(("o", "b", "t", "h"), arguments["query"], strict=False))
-    axes, of_results = (
-        [axes_of(name, shape, sizes["h"]) for name, shape in arrays.items()] for arrays in (arguments, results)
-    )
+    numbers = itertools.count()  # all axes that are not shared are different ones
+
+    def named(axes):
+        return ("o", *(axis if axis in ("b", "h", "k") else f"n{next(numbers)}" for axis in axes.split()))
+
+    axes, of_results = ([named(each) for each in side] for side in (arguments, results))
+    sizes = {
+        name: size for names, shape in zip(axes, shapes, strict=True) for name, size in zip(names, shape, strict=True)
+    }
+    num_keys = sizes["k"]
+    if num_keys == sizes["h"]:
+        axes, of_results = (
+            [tuple("h" if name == "k" else name for name in names) for names in side] for side in (axes, of_results)
+        )
 
     def partition(mesh, given, wanted):
         given = [each.sharding for each in given]
@@ -55,7 +48,7 @@ def shared_out(
             mesh, shares = Mesh(np.array(devices), ("all",)), {}
         else:
             shares = _shares(mesh, zip(axes, given, strict=True), sizes)
-        over, num_keys = shares.get("h", ()), arguments["value"][3]
+        over = shares.get("h", ())
         count = math.prod(mesh.shape[axis] for axis in over)
         if num_keys % count == 0:
             shares["k"] = over

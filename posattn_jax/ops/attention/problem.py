@@ -24,19 +24,29 @@ from posattn_jax.axes import (
     Shape,
     SharedKey,
     Sigma,
-    Sizes,
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs, of_all_heads
-from posattn_jax.ops.precision import aligned, float32_or_better, plus, same_dtype, times
+from posattn_jax.ops.attention.arguments import (
+    Block,
+    Factors,
+    array,
+    arrays_of,
+    axes_of,
+    check_pairs,
+    of_all_heads,
+    shape_of,
+    tree,
+)
+from posattn_jax.ops.precision import aligned, as_array, float32_or_better, plus, same_dtype, times
 
 
-@dataclasses.dataclass(frozen=True)
+@tree
 class Problem:
     """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
 
-    Every layout receives a `Problem`, and only this class checks arguments. It differs from `relative_attention` in:
+    Every layout receives a `Problem`, and only this class lists and checks arguments. It is a pytree: of arrays alone,
+    all else is static. It differs from `relative_attention` in:
 
     Attributes:
       key, value: [b s k d], where k divides h. A layout that knows no groups of heads reads `repeated_key` and
@@ -53,77 +63,93 @@ class Problem:
         and beta hold only the offsets within `span_bound`.
     """
 
-    query: Query
-    key: SharedKey | None
-    value: Any
+    query: Query = array("b t h d")
+    _: dataclasses.KW_ONLY
+    key: SharedKey | None = array("b s k d", default=None)
+    value: Any = array("b s k d", default=None)
+    relative_encoding: RelativeEncoding | None = array("*r h d", default=None)
+    content_bias: HeadVector | None = array("h d", default=None)
+    position_bias: HeadVector | None = array("h d", default=None)
+    relative_bias: RelativeBias | None = array("*r h", default=None)
+    sigma: Sigma | None = array("#h p *p", default=None)
+    key_mask: KeyMask | None = array("b s", floating=False, default=None)
+    mask: PairMask | None = array("#b #h t s", floating=False, default=None)
+    segment_ids: SegmentIds | None = array("b s", floating=False, default=None)
+    pair_scores: Weights | None = array("b h t s", default=None)
+    dropout_rng: Array | None = array("*_", floating=False, default=None)
+    factors: Factors | None = array("", default=None)
+    block: Block | None = array("", default=None)
     grid_shape: Shape
     query_grid_shape: Shape | None = None
-    relative_encoding: RelativeEncoding | None = None
-    content_bias: HeadVector | None = None
-    position_bias: HeadVector | None = None
-    relative_bias: RelativeBias | None = None
-    sigma: Sigma | None = None
     threshold: float = 0.1
     span_mode: str = "multiply"
     reference_shape: Shape | None = None
     span_bound: Shape | None = None
-    key_mask: KeyMask | None = None
-    mask: PairMask | None = None
-    segment_ids: SegmentIds | None = None
     is_causal: Causal = False
     scale: float | None = None
     dropout_rate: float = 0.0
-    dropout_rng: Array | None = None
     return_weights: bool = False
     dilation: Shape | None = None
-    factors: Factors | None = None
     num_class_tokens: int = 0
-    pair_scores: Weights | None = None
     limit: Shape | None = None
-    block: Block | None = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> "Problem":
+        """A problem whose arrays may be lists, numbers or NumPy arrays, and sigma one number for all dimensions."""
+        for name in ARRAYS.keys() & arguments.keys() - {"factors", "block"}:
+            arguments[name] = as_array(arguments[name], ARRAYS[name].metadata["floating"])
+        if getattr(arguments.get("sigma"), "ndim", 1) == 0:
+            arguments["sigma"] = as_array([arguments["sigma"]] * len(arguments["grid_shape"]))
+        return cls(**arguments)
 
     def __post_init__(self):
         shape = grid.check_grid(self.grid_shape)
         queries = grid.check_query_grid(shape, self.query_grid_shape)
-        bound = None if self.span_bound is None else tuple(int(reach) for reach in self.span_bound)
-        for name, plain in (
-            ("grid_shape", shape),
-            ("query_grid_shape", None if queries == shape else queries),
-            ("reference_shape", grid.check_reference(shape, self.reference_shape)),
-            ("span_bound", bound),
-            ("is_causal", grid.check_causal(self.is_causal, len(shape))),
-        ):
+        if self.dilation is not None:
+            grid.check_dilation(self.dilation, shape)
+        changed: dict[str, Any] = {
+            "grid_shape": shape,
+            "query_grid_shape": None if queries == shape else queries,
+            "reference_shape": grid.check_reference(shape, self.reference_shape),
+            "is_causal": grid.check_causal(self.is_causal, len(shape)),
+        }
+        for name in ("span_bound", "dilation", "limit"):
+            sizes = getattr(self, name)
+            changed[name] = None if sizes is None else tuple(int(size) for size in sizes)
+        for name, plain in changed.items():
             object.__setattr__(self, name, plain)
+        self._check_arrays()
+        self._check_parts()
+
+    def _check_arrays(self):
+        """ValueError for arrays of other shapes than the query and the grids say."""
         if self.query.ndim != 4:
             raise ValueError(f"query has shape {self.query.shape}: expected [b t h d], the grid's places in one axis")
         b, _, h, d = self.query.shape
         if self.sigma is not None:
-            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(shape))
-        if bound is not None:
+            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
+        if self.span_bound is not None:
             self._check_bound()
-        cls = self.num_class_tokens
-        n, num_queries = (cls + grid.num_positions(each) for each in (shape, self.query_shape))
-        relative = (*self.relative_shape, h, d)
-        kernel = None if self.factors is None else self.factors.kernel
-        of_keys = (b, n, self._check_key_heads(), d)
-        for name, array, expected in (
-            ("query", self.query, (b, num_queries, h, d)),
-            ("key", self.key, of_keys),
-            ("value", self.value, of_keys),
-            ("relative_encoding", self.relative_encoding, relative),
-            ("content_bias", self.content_bias, (h, d)),
-            ("position_bias", self.position_bias, (h, d)),
-            ("relative_bias", self.relative_bias, relative[:-1]),
-            ("key_mask", self.key_mask, (b, n)),
-            ("segment_ids", self.segment_ids, (b, n)),
-            ("kernel", kernel, (*(() if kernel is None else kernel.shape[:1]), h, d)),
-            ("pair_scores", self.pair_scores, (b, h, num_queries, n)),
-        ):
-            if array is not None and array.shape != expected:
+        cls, shape = self.num_class_tokens, self.grid_shape
+        t, s = (cls + grid.num_positions(each) for each in (self.query_shape, shape))
+        sizes = {"b": b, "t": t, "s": s, "h": h, "k": self._check_key_heads(), "d": d, "r": self.relative_shape}
+        expected = {name: ARRAYS[name].metadata["axes"] for name in self.given}
+        expected = {name: shape_of(axes, sizes) for name, axes in expected.items() if name not in ("sigma", "mask")}
+        found = {name: getattr(self, name).shape for name in expected}
+        if self.factors is not None:
+            found["kernel"] = self.factors.kernel.shape
+            expected["kernel"] = (*found["kernel"][:1], h, d)
+        for name, wanted in expected.items():
+            if found[name] != wanted:
                 tokens = f" and num_class_tokens={cls}" if cls else ""
-                tokens += f" and query_grid_shape={queries}" if queries != shape else ""
-                raise ValueError(f"{name} has shape {array.shape}: expected {expected} for grid_shape={shape}{tokens}")
-        self._check_masks((b, h, num_queries, n))
+                tokens += f" and query_grid_shape={self.query_grid_shape}" if self.query_grid_shape else ""
+                raise ValueError(f"{name} has shape {found[name]}: expected {wanted} for grid_shape={shape}{tokens}")
+        scores.check_bool("key_mask", self.key_mask)
+        scores.check_bool("mask", self.mask)
+        check_pairs("mask", self.mask, (b, h, t, s))
+
+    def _check_parts(self):
+        """ValueError for parts that do not go together, and for numbers out of their bounds."""
         for bias, sides in (("content_bias", ("key",)), ("position_bias", ("relative_encoding", "factors"))):
             if getattr(self, bias) is not None and all(getattr(self, side) is None for side in sides):
                 raise ValueError(f"{bias}: expected {sides[0]} too, which it is multiplied with")
@@ -133,14 +159,24 @@ class Problem:
         if self.relative_bias is not None and self.scaling <= 0:
             given = f"scale={self.scaling:g} is given with relative_bias"
             raise ValueError(f"{given}, which is not scaled: expected more than 0")
-        if self.dilation is not None:
-            grid.check_dilation(self.dilation, shape)
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
         if self.dropout_rate > 0 and self.dropout_rng is None:
             raise ValueError(f"dropout_rate={self.dropout_rate} needs dropout_rng")
-        if self.limit is not None and (len(self.limit) != len(shape) or min(self.limit) < 0):
-            raise ValueError(f"limit={tuple(self.limit)}: expected {len(shape)} half-spans of at least 0")
+        if self.limit is not None and (len(self.limit) != len(self.grid_shape) or min(self.limit) < 0):
+            raise ValueError(f"limit={self.limit}: expected {len(self.grid_shape)} half-spans of at least 0")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arrays, by name, that are not None; but for keys of random numbers, which have no axes to check."""
+        names = (name for name in ARRAYS if name not in ("dropout_rng", "factors", "block"))
+        return {name: x for name in names if (x := getattr(self, name)) is not None}
+
+    @property
+    def axes(self) -> "Problem":
+        """In place of each array the names of its axes, such as "b t h d"; 1 for what all examples or heads share."""
+        sizes = dict(zip("bth", self.query.shape, strict=False))
+        return jax.tree_util.tree_map_with_path(lambda path, x: axes_of(AXES[path[-1].name], x, sizes), self)
 
     def check_local(self, implementation: str):
         """ValueError for arguments that a local layout, which computes only part of the pairs, does not support."""
@@ -180,11 +216,6 @@ class Problem:
         if len(set(given.values())) > 1:
             raise ValueError(f"value has {given['value']} heads: expected {given['key']}, as key")
         return next(iter(given.values()), h)
-
-    def _check_masks(self, sizes: Sizes):
-        scores.check_bool("key_mask", self.key_mask)
-        scores.check_bool("mask", self.mask)
-        check_pairs("mask", self.mask, sizes)
 
     def _check_bound(self):
         if self.sigma is None:
@@ -285,12 +316,17 @@ class Problem:
         return dataclasses.replace(self, **changed) if changed else self
 
     @property
+    def multiplies(self) -> bool:
+        """Whether a span multiplies the scores with G."""
+        return self.sigma is not None and self.span_mode == "multiply"
+
+    @property
     def masks_offsets(self) -> bool:
         """Whether loops and kernels must mask the offsets where beta, the last feature of `encoding`, hides its pairs.
 
         A factor G may raise the logit there. Without it the logit is that of a masked key.
         """
-        return self.relative_bias is not None and self.sigma is not None and self.span_mode == "multiply"
+        return self.relative_bias is not None and self.multiplies
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -350,3 +386,7 @@ class Problem:
         units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
         products = jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
         return -0.5 * span.exponent(self.span_mode) * times(span.precision(sigma), products)
+
+
+ARRAYS = arrays_of(Problem)
+AXES = {name: field.metadata["axes"] for kind in (Problem, Factors, Block) for name, field in arrays_of(kind).items()}

@@ -42,12 +42,12 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
         return factorised.factorised_attention(problem)
     if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
-        return native.native_attention(problem, portable_loops)
+        return native.native_attention(problem, portable_attention)
     if is_gpu() and cuda.obstacle(problem) is None:
-        return cuda.cuda_attention(problem, portable_loops)
+        return cuda.cuda_attention(problem, portable_attention)
     if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
-    return run_loops(problem, portable_loops(problem), RowLoop)
+    return portable_attention(problem)
 
 
 def is_native() -> bool:
@@ -80,6 +80,11 @@ def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
 def chooses_at_run_time(grid_shape: Shape) -> bool:
     """Whether "auto" chooses its layout at run time if the span is known only then."""
     return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native() and not is_cuda()
+
+
+def portable_attention(problem: Problem, own_gradient: bool = True) -> tuple[Query, Weights | None]:
+    """Attention by one of `portable_loops`; for `own_gradient` see `run_loops`."""
+    return run_loops(problem, portable_loops(problem), RowLoop, own_gradient)
 
 
 def portable_loops(problem: Problem) -> list[Loop]:

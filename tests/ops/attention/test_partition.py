@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from posattn_jax.ops.attention import operation, relative_attention
+from posattn_jax.ops.attention import Problem, operation, relative_attention
 from posattn_jax.ops.attention.cpu import library
-from posattn_jax.ops.attention.partition import axes_of
 from posattn_jax.system import processes
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.command import ROOT, environment
@@ -38,13 +37,11 @@ def results(x, key_mask, implementation="native", shape=SHAPE):
     return jax.grad(loss, has_aux=True)(x)
 
 
-def placed(inputs, mask, mesh, batch, heads):
+def placed(inputs, mask, mesh, batch, heads, shape=SHAPE):
     """On the mesh: examples over its axes `batch`, heads over `heads`."""
-    specs = {
-        name: [batch if axis == "b" else heads if axis == "h" else None for axis in axes_of(name, (1, *x.shape), 2)]
-        for name, x in inputs.items()
-    }
-    there = {name: NamedSharding(mesh, PartitionSpec(*spec[1:])) for name, spec in specs.items()}
+    over = {"b": batch, "h": heads, "k": heads if inputs["key"].shape[2] == inputs["query"].shape[2] else None}
+    axes = Problem(**inputs, grid_shape=shape).axes.given
+    there = {name: NamedSharding(mesh, PartitionSpec(*map(over.get, axes[name].split()))) for name in inputs}
     return jax.device_put(inputs, there), jax.device_put(mask, NamedSharding(mesh, PartitionSpec(batch)))
 
 
@@ -187,7 +184,7 @@ def of_a_process(implementation, model):
     mesh = jax.make_mesh((8 // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     inputs = make_inputs(shape, per_head=True, batch=8, dtype=np.float32)
     mask = np.random.default_rng(2).random((8, 16)) < 0.8
-    given = placed(inputs, mask, mesh, "data", "model")
+    given = placed(inputs, mask, mesh, "data", "model", shape)
     each = functools.partial(results, shape=shape)
     program = jax.jit(functools.partial(each, implementation=implementation)).lower(*given).compile()
     expected = jax.jit(functools.partial(each, implementation="dense"))(inputs, mask)

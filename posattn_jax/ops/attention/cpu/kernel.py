@@ -1,16 +1,14 @@
 """The compiled kernel for CPUs: whether it is here, and how many pairs it computes."""
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from posattn_jax.axes import Shape
 from posattn_jax.ops.attention.cpu import library, program
-from posattn_jax.ops.attention.kernel import Kernel, Settings, check, in_all_processes, sizes_of, untraced
+from posattn_jax.ops.attention.kernel import FEATURES, Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
 
 KERNEL = Kernel(program.forward, program.backward)
@@ -31,12 +29,9 @@ def missing(dtype: Any) -> str | None:
 
 def _check(dtype: str) -> None:
     """On a small problem with all parts."""
-    shape, d = (3, 13), 5
-    settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
-    others = {"key_mask": bool, "segment_ids": np.int32, "sigma": np.promote_types(dtype, np.float32)}
-    sizes = sizes_of(shape, d) | {"sigma": (2, 2)}
-    kinds = {name: jax.ShapeDtypeStruct(size, others.get(name, dtype)) for name, size in sizes.items()}
-    untraced(lambda: check(KERNEL, settings, kinds, dtype))
+    of_parts = dict.fromkeys(FEATURES, dtype) | {"relative_bias": dtype, "sigma": np.promote_types(dtype, np.float32)}
+    of_parts |= {"key_mask": bool, "segment_ids": np.int32}
+    untraced(lambda: check(KERNEL, random_problem(of_parts, (3, 13), 5), dtype))
 
 
 def pairs(grid_shape: Shape, half: Shape) -> int:

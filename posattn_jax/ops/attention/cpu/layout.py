@@ -1,6 +1,6 @@
 """Layout "native": one compiled kernel for CPUs, whose cost and memory depend on the span."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,14 +10,11 @@ from posattn_jax.axes import Query
 from posattn_jax.ops.attention import operation
 from posattn_jax.ops.attention.cpu import kernel
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.loop import Loop
-from posattn_jax.ops.attention.xla.tiled import window_loops
+from posattn_jax.ops.attention.xla.tiled import tiled_attention
 
 
-def native_attention(
-    problem: Problem, otherwise: Callable[[Problem], Sequence[Loop]] = window_loops
-) -> tuple[Query, None]:
-    """Outputs [b t h d]; `otherwise` returns the loops to choose from where the kernel cannot run.
+def native_attention(problem: Problem, otherwise: Callable = tiled_attention) -> tuple[Query, None]:
+    """Outputs [b t h d]; `otherwise` (problem, own_gradient) is the attention where the kernel cannot run.
 
     ValueError if there is an `obstacle`.
     """

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.ops.attention.cuda import library, program
-from posattn_jax.ops.attention.kernel import (
-    FEATURES,
-    LEARNED,
-    Kernel,
-    Settings,
-    check,
-    in_all_processes,
-    sizes_of,
-    untraced,
-)
+from posattn_jax.ops.attention.kernel import Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
@@ -81,19 +71,13 @@ def missing(capability: str) -> str | None:
     return in_all_processes("CUDA attention", library.obstacle(capability), capability)
 
 
-def dtype_of(problem: Problem) -> Any:
-    """The dtype of the kernels' operands and outputs."""
-    arrays = {name: getattr(problem, name) for name in (*FEATURES, *LEARNED)}
-    return program.operands_dtype({name: x for name, x in arrays.items() if x is not None})
-
-
 def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
     """What is wrong with a problem's program on a GPU of this process; None if it is right, or no such GPU is here.
 
     It is compared once, with "reference" on a small problem with the same parts, unless it is `VERIFIED`. If it is
     wrong, a warning says so.
     """
-    dtype = jnp.dtype(dtype_of(problem)).name
+    dtype = jnp.dtype(program.operands_dtype(problem)).name
     if (capability, dtype) in VERIFIED:
         return None
     which = (capability, plan.defines, plan.slabs)
@@ -119,18 +103,17 @@ def _device_of(capability: str) -> Any:
 def _check(problem: Problem, plan: program.Plan, device: Any, capability: str) -> None:
     small = program.on_small_grid(plan, program.most_half(problem))
     axes = slice(-len(problem.grid_shape), None)
-    shape, d, sigma, bound = small.size[axes], problem.query.shape[-1], problem.sigma, None
-    sizes = sizes_of(shape, d)
-    if sigma is not None:
-        sizes["sigma"] = (2, *sigma.shape[1:]) if sigma.ndim > 1 else sigma.shape
-        # Less than the grid, so that a span hides some pairs.
-        bound = tuple(max(1, min(h, n - 2)) for h, n in zip(program.most_half(problem)[axes], shape, strict=True))
-    settings = Settings(shape, shape, 0.1, problem.span_mode, problem.is_causal, 1 / math.sqrt(d), bound)
-    given = ((name, size, getattr(problem, name)) for name, size in sizes.items())
-    kinds = {name: jax.ShapeDtypeStruct(size, x.dtype) for name, size, x in given if x is not None}
+    shape, half = small.size[axes], program.most_half(problem)[axes]
+    # Less than the grid, so that a span hides some pairs.
+    bound = tuple(max(1, min(h, n - 2)) for h, n in zip(half, shape, strict=True))
+    of_parts = {name: x.dtype for name, x in problem.given.items()}
+    fields = {"span_mode": problem.span_mode, "is_causal": problem.is_causal}
+    if problem.sigma is not None:
+        fields |= {"sigma": problem.axes.sigma, "span_bound": bound}
 
     def checked():
         with jax.default_device(device):
-            check(made(program.Device(capability), small), settings, kinds, dtype_of(problem))
+            example = random_problem(of_parts, shape, problem.query.shape[-1], **fields)
+            check(made(program.Device(capability), small), example, program.operands_dtype(problem))
 
     untraced(checked)

@@ -1,27 +1,24 @@
 """Layout "fused" on an NVIDIA GPU: compiled kernels whose cost and memory depend on the span."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Query
 from posattn_jax.ops.attention import operation
-from posattn_jax.ops.attention.cuda import kernel
+from posattn_jax.ops.attention.cuda import kernel, program
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.loop import Loop
-from posattn_jax.ops.attention.xla.tiled import window_loops
+from posattn_jax.ops.attention.xla.tiled import tiled_attention
 
 
-def cuda_attention(
-    problem: Problem, otherwise: Callable[[Problem], Sequence[Loop]] = window_loops
-) -> tuple[Query, None]:
-    """Outputs [b t h d]; `otherwise` returns the loops to choose from where the kernels cannot run.
+def cuda_attention(problem: Problem, otherwise: Callable = tiled_attention) -> tuple[Query, None]:
+    """Outputs [b t h d]; `otherwise` (problem, own_gradient) is the attention where the kernels cannot run.
 
     ValueError if there is an `obstacle`.
     """
     if (found := obstacle(problem)) is not None:
         raise ValueError(f'implementation="fused" does not support {found}: "auto" does')
-    return operation.kernel_attention(problem, kernel.dtype_of(problem), otherwise)
+    return operation.kernel_attention(problem, program.operands_dtype(problem), otherwise)
 
 
 def obstacle(problem: Problem) -> str | None:

@@ -14,16 +14,7 @@ import numpy as np
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.cuda import library
-from posattn_jax.ops.attention.kernel import (
-    FEATURES,
-    LEARNED,
-    Settings,
-    addend_table,
-    factor_table,
-    half_spans,
-    multiplies,
-    sum_groups,
-)
+from posattn_jax.ops.attention.kernel import FEATURES, addend_table, factor_table, half_spans, sum_groups
 from posattn_jax.ops.attention.problem import Problem
 
 # As in tiles.h.
@@ -244,15 +235,11 @@ def _shared(
     return forward, backward, stages + kept + staging.stages * staging.rows * 4 + weights
 
 
-def forward(
-    settings: Settings, arrays: dict[str, Array], device: "Device", plan: Plan | None = None
-) -> tuple[Array, Array]:
-    """Outputs [o b t h d] and statistics [o b t h 2] of arrays that each have one more leading axis, o.
-
-    `plan`: another than the one that `plan_of` makes.
-    """
-    call = Call(settings, arrays, device, plan)
-    query = call.given["query"]
+def forward(problem: Problem, rows: Array | None, device: "Device", plan: Plan | None = None) -> tuple[Array, Array]:
+    """Outputs [o b t h d] and statistics [o b t h 2], see `Kernel`. `plan`: another than the one of `plan_of`."""
+    learned, given = jax.vmap(_operands)(problem)
+    call = Call(problem, rows, learned | given, device, plan)
+    query = learned["query"]
     results = {"outputs": query, "statistics": jax.ShapeDtypeStruct((*query.shape[:-1], 2), jnp.float32)}
     launches = [(FORWARD, first, min(MOST_BLOCKS, call.units - first)) for first in range(0, call.units, MOST_BLOCKS)]
     got = call(launches, results)
@@ -260,19 +247,21 @@ def forward(
 
 
 def backward(
-    settings: Settings,
-    arrays: dict[str, Array],
+    problem: Problem,
+    rows: Array | None,
     outputs: Array,
     statistics: Array,
     cotangent: Array,
     device: "Device",
     plan: Plan | None = None,
-) -> dict[str, Array]:
-    """The cotangents of all arrays that have one."""
-    call = Call(settings, arrays, device, plan, with_tangents=True)
-    given, (o, b, n, h, _), plan = call.given, call.given["query"].shape, call.plan
+) -> Problem:
+    """The cotangents of the problem's arrays, see `Kernel`."""
+    operands = jax.vmap(functools.partial(_operands, with_tangents=True))
+    learned, pull_back, given = jax.vjp(operands, problem, has_aux=True)
+    call = Call(problem, rows, learned | given, device, plan)
+    given, (o, b, n, h, _), plan = call.given, learned["query"].shape, call.plan
     # The heads that share a head of keys take the same turn. Too many get copies.
-    heads = arrays["value"].shape[3]
+    heads = learned["value"].shape[3]
     most = max(1, MOST_WEIGHTS_OF_HEAD // plan.weights)
     group = max(size for size in range(1, h // heads + 1) if (h // heads) % size == 0 and size <= most)
     copies = h // heads // group
@@ -280,17 +269,18 @@ def backward(
     for name, x in (("outputs", outputs), ("cotangent", cotangent)):
         given[name] = x.astype(given["query"].dtype)
     given["statistics"] = statistics
-    results = {f"d_{name}": given[name] for name in FEATURES if name in given}
-    sums = {f"d_{name}": jax.ShapeDtypeStruct(given[name].shape, jnp.float32) for name in LEARNED if name in given}
+    results = {f"d_{name}": given[name] for name in learned if name in ("query", "key", "value")}
+    sums = {f"d_{name}": x.shape for name, x in learned.items() if name in FEATURES and f"d_{name}" not in results}
     if "addend" in given:
-        sums["d_addend"] = jax.ShapeDtypeStruct((o, h, *given["addend"].shape[2:]), jnp.float32)
+        sums["d_addend"] = (o, h, *given["addend"].shape[2:])
     if "tangents" in given:
-        sums["d_tangents"] = jax.ShapeDtypeStruct((o, h, given["tangents"].shape[-1]), jnp.float32)
+        sums["d_tangents"] = (o, h, given["tangents"].shape[-1])
     groups = call.units // group
     turns = -(-groups // max(1, min(MOST_BLOCKS, MOST_WEIGHTS // plan.weights) // group))
     at_a_time = -(-groups // turns) * group
     tiles = at_a_time * math.prod(plan.tiles) * plan.slots
-    results |= sums | {
+    results |= {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sums.items()}
+    results |= {
         "removed": jax.ShapeDtypeStruct((o, b, h, n), jnp.float32),
         "weights": jax.ShapeDtypeStruct((at_a_time * plan.weights,), jnp.uint8),
         "active": jax.ShapeDtypeStruct((tiles * 4,), jnp.uint8),
@@ -301,9 +291,17 @@ def backward(
         for kernel, heads in ((BACKWARD, 1), (BACKWARD_KEYS, group))
     ]
     got = call(launches, results, clear=tuple(sums))
-    cotangents = {name: got[f"d_{name}"] for name in (*FEATURES, *LEARNED) if f"d_{name}" in got}
-    cotangents |= {name: sum_groups(cotangents[name], heads) for name in ("key", "value") if name in cotangents}
-    return cotangents | call.to_learned(got)
+
+    def total(name, like):
+        """The cotangent of an operand, summed over the heads that share it."""
+        x = got["d_tangents" if name == "sigma" else f"d_{name}"]
+        if name in ("key", "value"):
+            x = sum_groups(x, like.shape[3])
+        elif x.size > like.size:
+            x = x.sum(1, keepdims=True)
+        return x.reshape(like.shape).astype(like.dtype)
+
+    return pull_back({name: total(name, like) for name, like in learned.items()})[0]
 
 
 class Device:
@@ -327,9 +325,7 @@ class Device:
 
 def plan_of(problem: Problem, device: Device) -> Plan:
     """The plan for a problem; ValueError if it has too many features."""
-    shape, sigma, causal = problem.grid_shape, problem.sigma, problem.is_causal
-    given = {name: x for name in (*FEATURES, *LEARNED) if (x := getattr(problem, name)) is not None}
-    has_factor = multiplies(problem, {} if sigma is None else {"sigma": sigma})
+    shape, sigma, causal, has_factor = problem.grid_shape, problem.sigma, problem.is_causal, problem.multiplies
     flags = {
         "HAS_KEY": problem.key is not None,
         "HAS_ENCODING": problem.relative_encoding is not None,
@@ -344,7 +340,7 @@ def plan_of(problem: Problem, device: Device) -> Plan:
         (1,) * (grid.MAX_DIMS - len(shape)) + tuple(shape),
         most_half(problem),
         problem.query.shape[-1],
-        1 if operands_dtype(given) == jnp.bfloat16 else 2,
+        1 if operands_dtype(problem) == jnp.bfloat16 else 2,
         tuple((name, int(flag)) for name, flag in flags.items()),
         device.shared_bytes,
     )
@@ -356,82 +352,55 @@ def most_half(problem: Problem) -> Sizes:
     return (0,) * (grid.MAX_DIMS - len(half)) + tuple(half)
 
 
+def _operands(problem: Problem, with_tangents: bool = False) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The arrays as the kernels take them, those with a gradient and the others; backward there are tangents.
+
+    "sigma" is not for the kernels: its gradient is also that of the table of factors, which the tangents give.
+    """
+    dtype, fixed = operands_dtype(problem), jax.lax.stop_gradient(problem)
+    learned = {name: x.astype(dtype) for name, x in problem.given.items() if name in FEATURES}
+    # Never more than the plan is for, however the compiler rounds.
+    given = {"half": jnp.minimum(half_spans(fixed), np.array(most_half(problem), np.int32))}
+    if problem.key_mask is not None:
+        given["key_mask"] = problem.key_mask.astype(jnp.uint8)
+    if problem.segment_ids is not None:
+        given["segments"] = problem.segment_ids.astype(jnp.int32)
+    tables = {}
+    if problem.multiplies:
+        learned["sigma"] = problem.sigma
+        tables["factor"], tangents = _factor_and_tangents(fixed)
+        tables |= {"tangents": tangents} if with_tangents else {}
+    if (addend := addend_table(problem)) is not None:
+        tables["addend"] = addend
+    heads = max(map(len, tables.values()), default=1)
+    for name, x in tables.items():
+        x = jnp.broadcast_to(x.astype(jnp.float32), (heads, *x.shape[1:]))
+        (learned if name == "addend" else given)[name] = x
+    return learned, given
+
+
 class Call:
-    """The arrays of a problem as the kernels take them, by the names in params.h. Gradients need tangents."""
+    """A call of the kernels with the operands of a problem, by the names in params.h."""
 
     def __init__(
-        self,
-        settings: Settings,
-        arrays: dict[str, Array],
-        device: Device,
-        plan: Plan | None = None,
-        with_tangents: bool = False,
+        self, problem: Problem, rows: Array | None, operands: dict[str, Array], device: Device, plan: Plan | None
     ):
-        self.device, self.settings = device, settings
-        query = arrays["query"]
-        self.problem = settings.problem({name: x[0] for name, x in arrays.items()})
-        self.before = grid.MAX_DIMS - len(settings.grid_shape)
-        self.size = (1,) * self.before + tuple(settings.grid_shape)
-        dtype = operands_dtype(arrays)
-        self.given = {name: arrays[name].astype(dtype) for name in (*FEATURES, *LEARNED) if name in arrays}
-        # Never more than the plan is for, however the compiler rounds.
-        self.given["half"] = jnp.minimum(half_spans(self.problem, arrays), np.array(most_half(self.problem), np.int32))
-        if "key_mask" in arrays:
-            self.given["key_mask"] = arrays["key_mask"].astype(jnp.uint8)
-        if "segment_ids" in arrays:
-            self.given["segments"] = arrays["segment_ids"].astype(jnp.int32)
-        if "query_rows" in arrays:
-            self.given["query_rows"] = arrays["query_rows"]
-        self.learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
-        if multiplies(self.problem, self.learned):
-            of_one = functools.partial(_factor_and_tangents, self.problem)
-            self.given["factor"], tangents = jax.vmap(of_one)(self.learned["sigma"])
-            if with_tangents:
-                self.given["tangents"] = tangents
-        addend, self.to_addend = jax.vjp(
-            jax.vmap(lambda learned: addend_table(self.problem, learned), axis_size=len(query)), self.learned
-        )
-        if addend is not None:
-            self.given["addend"] = addend
-        tables = [self.given[name] for name in ("factor", "addend") if name in self.given]
-        self.table_heads = max((x.shape[1] for x in tables), default=1)
-        for name in ("factor", "addend", "tangents"):
-            if name in self.given:
-                x = self.given[name].astype(jnp.float32)
-                self.given[name] = jnp.broadcast_to(x, (len(x), self.table_heads, *x.shape[2:]))
-        self.units = math.prod(query.shape[:2]) * query.shape[3]
-        self.plan = plan or plan_of(self.problem, device)
-
-    @property
-    def num_tangents(self) -> int:
-        return self.given["tangents"].shape[-1] if "tangents" in self.given else 0
-
-    def to_learned(self, got: dict[str, Array]) -> dict[str, Array]:
-        """The cotangents of sigma and beta."""
-        found = {}
-        if "d_addend" in got:
-            d_addend = got["d_addend"]
-            kind = jax.eval_shape(self._addend, self.learned)
-            if kind.shape[1] < d_addend.shape[1]:
-                d_addend = d_addend.sum(1, keepdims=True)
-            (found,) = self.to_addend(d_addend.astype(kind.dtype))
-        if "d_tangents" in got:
-            sigma, d_sigma = self.learned["sigma"], got["d_tangents"]
-            if d_sigma.size > sigma.size:
-                d_sigma = d_sigma.sum(1, keepdims=True)
-            d_sigma = d_sigma.reshape(sigma.shape).astype(sigma.dtype)
-            found["sigma"] = found["sigma"] + d_sigma if "sigma" in found else d_sigma
-        return found
-
-    def _addend(self, learned):
-        return jax.vmap(lambda learned: addend_table(self.problem, learned))(learned)
+        self.device, self.problem = device, problem
+        self.before = grid.MAX_DIMS - len(problem.grid_shape)
+        self.size = (1,) * self.before + tuple(problem.grid_shape)
+        self.given = {name: x for name, x in operands.items() if name != "sigma"}
+        if rows is not None:
+            self.given["query_rows"] = rows
+        self.units = math.prod(problem.query.shape[:2]) * problem.query.shape[3]
+        self.plan = plan or plan_of(jax.tree.map(lambda x: x[0], problem), device)
 
     def __call__(
         self, launches: list[tuple[int, int, int]], results: dict[str, Any], clear: tuple[str, ...] = ()
     ) -> dict[str, Array]:
         """The results of launches: each of a kernel, the first unit, and the number of units."""
         plan, (o, b, _, h, d) = self.plan, self.given["query"].shape
-        causal = self.settings.is_causal
+        causal = self.problem.is_causal
+        table = next((self.given[name] for name in ("factor", "addend") if name in self.given), None)
         numbers = {
             "outer": o,
             "batch": b,
@@ -442,13 +411,13 @@ class Call:
             "size": self.size,
             "rows_axis": self.before,
             "bits": plan.bits,
-            "table_heads": self.table_heads,
+            "table_heads": 1 if table is None else table.shape[1],
             "half_heads": self.given["half"].shape[1],
-            "num_tangents": self.num_tangents,
+            "num_tangents": self.given["tangents"].shape[-1] if "tangents" in self.given else 0,
             "causal": int(causal) if isinstance(causal, bool) else 2,
             "causal_axes": (0,) * 3 if isinstance(causal, bool) else (0,) * self.before + tuple(map(int, causal)),
             "reach": plan.reach,
-            "scale": np.float32(self.settings.scale).view(np.int32).item(),
+            "scale": np.float32(self.problem.scaling).view(np.int32).item(),
         }
         at, size = fields()
         words, pointers = np.zeros(size, np.int32), []
@@ -480,9 +449,9 @@ class Call:
         return dict(zip(results, got, strict=True))
 
 
-def _factor_and_tangents(problem: Problem, sigma: Array) -> tuple[Array, Array]:
+def _factor_and_tangents(problem: Problem) -> tuple[Array, Array]:
     """The table of factors [h|1 *R], and its derivatives in the numbers of a head's sigma [h|1 *R m]."""
-    sigma = jnp.atleast_2d(sigma)
+    sigma = jnp.atleast_2d(problem.sigma)
 
     def of_head(numbers):
         return factor_table(problem, numbers.reshape(1, *sigma.shape[1:]))[0]
@@ -491,9 +460,9 @@ def _factor_and_tangents(problem: Problem, sigma: Array) -> tuple[Array, Array]:
     return jax.vmap(of_head)(of_heads), jax.vmap(jax.jacfwd(of_head))(of_heads)
 
 
-def operands_dtype(arrays: dict[str, Array]) -> Any:
+def operands_dtype(problem: Problem) -> Any:
     """The dtype that features are converted to: bfloat16 if all have it, else float32."""
-    given = {arrays[name].dtype for name in (*FEATURES, *LEARNED) if name in arrays}
+    given = {x.dtype for name, x in problem.given.items() if name in FEATURES}
     return jnp.bfloat16 if given == {jnp.dtype(jnp.bfloat16)} else jnp.float32
 
 

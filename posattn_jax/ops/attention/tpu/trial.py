@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Shape
-from posattn_jax.ops import grid
-from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.arguments import shape_of
+from posattn_jax.ops.attention.kernel import small_sizes
+from posattn_jax.ops.attention.problem import AXES, Problem
 from posattn_jax.ops.attention.tpu.verdict import BEGUN, UNDECIDED, VERDICT, Case, Verdict, machine
 from posattn_jax.ops.attention.xla.dense import RowLoop
 from posattn_jax.ops.attention.xla.loop import run_loops
@@ -116,22 +117,12 @@ def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
 def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, Any]:
     """Random arrays for a case on a grid; sigma has the half-spans `half`."""
     rng = np.random.default_rng(0)
-    features = (batch, math.prod(shape), case.num_heads, case.head_dim)
-    relative = grid.relative_shape(shape)
-    sizes = {
-        "query": features,
-        "value": features,
-        "key": features,
-        "relative_encoding": (*relative, *features[2:]),
-        "content_bias": features[2:],
-        "position_bias": features[2:],
-        "relative_bias": (*relative, case.num_heads),
-    }
-    given = ("query", "value", *case.arrays)
-    arrays = {name: jnp.asarray(rng.standard_normal(size), case.dtype) for name, size in sizes.items() if name in given}
-    if "key_mask" in given:
-        arrays["key_mask"] = jnp.asarray(rng.random(features[:2]) < 0.8).at[:, 0].set(True)
-    if "sigma" in given:
+    sizes = small_sizes(shape, case.head_dim) | {"b": batch, "h": case.num_heads, "k": case.num_heads}
+    drawn = [name for name in ("query", "value", *case.arrays) if name not in ("key_mask", "sigma")]
+    arrays = {name: jnp.asarray(rng.standard_normal(shape_of(AXES[name], sizes)), case.dtype) for name in drawn}
+    if "key_mask" in case.arrays:
+        arrays["key_mask"] = jnp.asarray(rng.random((batch, sizes["s"])) < 0.8).at[:, 0].set(True)
+    if "sigma" in case.arrays:
         unit = math.sqrt(-2 * math.log(THRESHOLD)) * np.maximum(np.subtract(shape, 1), 1)
         sigma = np.maximum(np.array(half) - 0.5, 0.5) / unit
         if case.is_full:

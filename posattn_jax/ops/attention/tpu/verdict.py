@@ -39,7 +39,6 @@ SECONDS = 180.0  # for that process; after that a kernel that has begun counts a
 UNDECIDED = "undecided"  # the outcome of a trial that is no verdict
 BEGUN, VERDICT = "begun", "verdict"  # what the other process prints: its `machine()`, and then the verdict
 PLATFORMS = ("tpu",)  # the others are not tried
-ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class Case(NamedTuple):
       grid_shape: S, each size rounded up to a power of 2: the grid for timing.
       half: the half-spans, likewise.
       num_heads, head_dim, dtype: those of the features.
-      arrays: the names in `ARRAYS` that the problem has.
+      arrays: the names of those that the problem has beside query and value.
       is_full: whether sigma is the factor of a full covariance.
       span_mode, is_causal: as in `relative_attention`.
       kernel: MODULE:FUNCTION, which is called with a `Problem`.
@@ -116,7 +115,7 @@ def case_of(problem: Problem) -> Case:
         tuple(min(_power_of_2(reach), size - 1) for reach, size in zip(half, sizes, strict=True)),
         *problem.query.shape[2:],
         problem.value.dtype.name,
-        tuple(name for name in ARRAYS if getattr(problem, name) is not None),
+        tuple(name for name in problem.given if name not in ("query", "value")),
         problem.sigma is not None and problem.sigma.ndim == 3,
         problem.span_mode,
         bool(problem.is_causal),

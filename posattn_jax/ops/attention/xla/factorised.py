@@ -63,7 +63,8 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
     assert problem.factors is not None
     query, key, value = problem.query, problem.repeated_key, problem.repeated_value
     key_mask = problem.key_mask
-    (_, n, h, d), shape, (kernel, combine) = query.shape, problem.grid_shape, problem.factors
+    (_, n, h, d), shape = query.shape, problem.grid_shape
+    kernel, combine = problem.factors.kernel, problem.factors.combine
     each = features_per_dimension(len(kernel), len(shape), combine)
     kernel = kernel.reshape(-1, each, h, d)  # one per dimension, or one for all
     kernel = jnp.pad(kernel, ((0, 0), (0, each % 2), (0, 0), (0, 0)))  # the last sine of an odd number lacks a cosine
@@ -91,14 +92,14 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
         parts = jnp.concatenate([part.astype(value.dtype) for part in parts], axis=-1)
         return jnp.pad(parts, ((0, 0), (0, 0), (0, 0), (0, size - parts.shape[-1])))
 
-    arrays = (joined(queries), joined(keys), joined([value]))
+    arrays = {"query": joined(queries), "key": joined(keys), "value": joined([value])}
     if value.dtype == jnp.float64:  # JAX computes its softmax in float32
         options = {"key_mask": key_mask, "is_causal": problem.is_causal, "scale": problem.scaling}
-        return dense_attention(Problem(*arrays, shape, **options))[0][..., :d], None
+        return dense_attention(Problem(**arrays, grid_shape=shape, **options))[0][..., :d], None
     mask = None if key_mask is None else key_mask[:, None, None]
     options = {"mask": mask, "is_causal": problem.is_causal, "scale": problem.scaling}
     with jax.numpy_dtype_promotion("standard"):  # which JAX's own function needs for bfloat16
-        outputs = jax.nn.dot_product_attention(*arrays, **options)[..., :d]
+        outputs = jax.nn.dot_product_attention(**arrays, **options)[..., :d]
     if key_mask is None:
         return outputs, None
     # JAX averages over all keys if a query may attend to none; here its outputs are 0.

@@ -24,10 +24,10 @@ from posattn_jax.ops.attention.xla.tiles import Tiling, tilings
 from posattn_jax.ops.precision import einsum, plus, promoted
 
 
-def tiled_attention(problem: Problem) -> tuple[Query, None]:
-    """Outputs [b t h d]."""
+def tiled_attention(problem: Problem, own_gradient: bool = True) -> tuple[Query, None]:
+    """Outputs [b t h d]; for `own_gradient` see `run_loops`."""
     problem.check_local("tiled")
-    return run_loops(problem, window_loops(problem), RowLoop)[0], None
+    return run_loops(problem, window_loops(problem), RowLoop, own_gradient)[0], None
 
 
 def window_loops(problem: Problem) -> list["WindowLoop"]:

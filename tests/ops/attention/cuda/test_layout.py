@@ -147,18 +147,16 @@ def fault(d=8, capability="8.9", **fields):
 def other_kernel(device, plan, wrong=1.0):
     """As `kernel.made`, by another layout."""
 
-    def forward(settings, arrays):
-        names, operands = zip(*arrays.items(), strict=True)
-        options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
-        return operation._forward_otherwise(*operands, **options, otherwise=select.portable_loops)
+    def attend(problem):
+        return jax.vmap(lambda problem: select.portable_attention(problem)[0])(problem)
 
-    def backward(settings, arrays, outputs, statistics, cotangent):
-        names, operands = zip(*arrays.items(), strict=True)
-        options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
-        given = (*operands, outputs, statistics, cotangent)
-        found = operation._backward_otherwise(*given, **options, otherwise=select.portable_loops)
-        learned = (name for name in names if name not in ("key_mask", "segment_ids"))
-        return {name: wrong * x if name == "sigma" else x for name, x in zip(learned, found, strict=True)}
+    def forward(problem, rows):
+        return attend(problem), None
+
+    def backward(problem, rows, outputs, statistics, cotangent):
+        (found,) = jax.vjp(attend, problem)[1](cotangent)
+        is_sigma = lambda path: path[-1].name == "sigma"
+        return jax.tree_util.tree_map_with_path(lambda path, x: wrong * x if is_sigma(path) else x, found)
 
     return Kernel(forward, backward)
 
@@ -176,12 +174,12 @@ def test_kernels_that_are_right_are_used(monkeypatch, device, caplog, fields):
     compared, problem = [], make_problem(**fields)
     monkeypatch.setattr(kernel, "check", lambda *given: compared.append(given))
     assert fault(**fields) is fault(**fields) is None and not caplog.records
-    ((_, settings, kinds, dtype),) = compared
-    assert dtype == problem.query.dtype and settings.is_causal == problem.is_causal
-    assert {name: (x.ndim, x.dtype) for name, x in kinds.items()} == {
-        name: (x.ndim, x.dtype) for name in operation.ARRAYS if (x := getattr(problem, name)) is not None
+    ((_, small, dtype),) = compared
+    assert dtype == problem.query.dtype and small.is_causal == problem.is_causal
+    assert {name: (x.ndim, x.dtype) for name, x in small.given.items()} == {
+        name: (x.ndim, x.dtype) for name, x in problem.given.items()
     }
-    assert fault(d=9, **fields) is None and [each[2]["query"].shape[-1] for each in compared] == [8, 9]
+    assert fault(d=9, **fields) is None and [each[1].query.shape[-1] for each in compared] == [8, 9]
 
 
 def test_kernels_that_are_wrong_are_told_once(monkeypatch, device, caplog):

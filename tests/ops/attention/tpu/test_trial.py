@@ -19,6 +19,7 @@ from tests.support import made_kernels
 from tests.support.slow import slow
 
 ARRAYS = ("key", "sigma")
+ALL = (*ARRAYS, "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask")
 ROOT = pathlib.Path(__file__).parents[4]
 
 
@@ -43,7 +44,7 @@ def test_a_kernel_that_is_wrong_or_refuses():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(verdict.ARRAYS, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(ALL, marks=pytest.mark.slow)], ids=len)
 def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays):
     taken = iter((2.0, 3.0, 3.0, 2.0))  # the kernel, the other layouts; and again
     monkeypatch.setattr(trial, "_milliseconds", lambda each, layout: next(taken))
