@@ -33,9 +33,7 @@ from posattn_jax.benchmarks import command, table
 from posattn_jax.benchmarks.shapes import THRESHOLD, Point, make_inputs
 from posattn_jax.benchmarks.timing import MIN_ROUNDS, Skipped, one_pass, prepare, seconds
 from posattn_jax.ops.attention import Problem, relative_attention
-from posattn_jax.ops.attention.select import portable_loops
-from posattn_jax.ops.attention.xla.dense import RowLoop
-from posattn_jax.ops.attention.xla.loop import run_loops
+from posattn_jax.ops.attention.select import portable_attention
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 
@@ -133,8 +131,7 @@ def ours(rival: str, case: Case, arrays: dict[str, jax.Array]) -> Any:
         return jax.nn.dot_product_attention(arrays["query"], arrays["key"], arrays["value"], is_causal=case.causal)
     options = {"grid_shape": case.shape, "threshold": THRESHOLD, "is_causal": case.causal}
     if rival == "portable":
-        problem = Problem(**arrays, **options)
-        return run_loops(problem, portable_loops(problem), RowLoop)[0]
+        return portable_attention(Problem(**arrays, **options))[0]
     return relative_attention(**arrays, **options, implementation=rival)
 
 

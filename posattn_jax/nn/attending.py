@@ -14,11 +14,13 @@ from posattn_jax.ops.attention import (
     Cache,
     Problem,
     attend,
+    attend_cut,
     average,
     decode,
-    halo_attention,
     scores_of,
+    whole_block,
 )
+from posattn_jax.ops.attention.support import refuse, supports
 
 # What a term's scores are multiplied with: the argument, its partner, and for each a term that gives it.
 PARTNERS = (
@@ -99,9 +101,9 @@ class Attention:
             query = scores.query
         if query is None:  # no term needs the query: only its shape is used
             query = jnp.zeros((*tokens.inputs.shape[:2], tokens.num_heads, tokens.head_dim), tokens.inputs.dtype)
-        rounded = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias")
         if self.span is not None and self.span.log_window is not None:
             scores = scores + Scores(relative_bias=self.span.log_window)
+        rounded = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias")
         arrays = {name: getattr(scores, name) for name in rounded}
         arguments: dict[str, Any] = {
             "query": query,
@@ -115,21 +117,26 @@ class Attention:
             arguments |= {"sigma": self.span.sigma, "threshold": self.span.threshold, "span_mode": self.span.mode}
         if self.cache is not None:
             return self._step(self.cache, arguments)
-        arguments |= {
-            "span_bound": tokens.span_bound,
-            **{name: getattr(tokens, name) for name in ("key_mask", "mask", "segment_ids", "is_causal", "dilation")},
-            "return_weights": self.return_weights,
-        }
-        if self.grid_axis is not None:
-            self._check_axis(is_pairwise=value is None or tokens.num_class_tokens > 0 or scores.is_pairwise)
-        if self.is_cut:
-            options = {"axis_name": self.grid_axis, "batch_axes": example_axes(len(query))}
-            return halo_attention(**arguments, **options, implementation=self.implementation)
+        if self.is_cut and self.span is not None and tokens.query_grid_shape is None:
+            arguments |= whole_block(tokens.grid_shape, tokens.span_bound)
+        else:
+            arguments["span_bound"] = tokens.span_bound
         if self.dropout_rng is not None:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
-        pairs = {"num_class_tokens": tokens.num_class_tokens, "query_grid_shape": tokens.query_grid_shape}
-        pairs |= {"limit": scores.limit, "pair_scores": self._pair_scores(query, tokens.keyed.shape[1])}
-        problem = Problem(**arguments, **pairs, factors=scores.factors)
+        problem = Problem(
+            **arguments,
+            **{name: getattr(tokens, name) for name in ("key_mask", "mask", "segment_ids", "is_causal", "dilation")},
+            return_weights=self.return_weights,
+            num_class_tokens=tokens.num_class_tokens,
+            query_grid_shape=tokens.query_grid_shape,
+            limit=scores.limit,
+            pair_scores=self._pair_scores(query, tokens.keyed.shape[1]),
+            factors=scores.factors,
+        )
+        if self.grid_axis is not None:
+            self._check_axis(problem)
+        if self.is_cut:
+            return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query)))
         outputs, self._weights = each_its_own(lambda own: attend(own, self.implementation), problem)
         return outputs
 
@@ -148,17 +155,10 @@ class Attention:
         outputs, self.intermediates["cache"] = decode(cache=cache, **arguments)
         return outputs
 
-    def _check_axis(self, is_pairwise: bool) -> None:
+    def _check_axis(self, problem: Problem) -> None:
         """ValueError if what is asked for cannot be split over devices, even if there is one device only."""
-        obstacles = {
-            "attention without a span": self.span is None,
-            f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
-            "class tokens, or parts that are by pair": is_pairwise,
-            "query_grid_shape": self.tokens.query_grid_shape is not None,
-            "return_weights": self.return_weights,
-            "attention dropout": self.dropout_rate > 0,
-            **{name: getattr(self.tokens, name) is not None for name in ("mask", "bias", "segment_ids", "dilation")},
-        }
-        obstacle = next((name for name, found in obstacles.items() if found), None)
-        if obstacle is not None:
-            raise ValueError(f'grid_axis="{self.grid_axis}" does not support {obstacle}')
+        if self.implementation not in CUT_LAYOUTS:
+            reason = f'implementation="{self.implementation}"'
+        else:
+            reason = "dropout" if self.dropout_rate > 0 else supports("grid_axis", problem)
+        refuse(f'grid_axis="{self.grid_axis}"', reason)

@@ -279,7 +279,7 @@ def test_auto_factorises_where_it_pays(monkeypatch):
         chosen = []
         monkeypatch.setattr(factorised, "factorised_pays", lambda query: pays)
         monkeypatch.setattr(
-            factorised, "factorised_attention", lambda problem: (chosen.append(True), (problem.query, None))[1]
+            factorised, "factorised_attention", lambda problem, _: (chosen.append(True), (problem.query, None))[1]
         )
         jax.eval_shape(lambda inputs: layer.init_with_output(jax.random.key(0), inputs, (4,)), jnp.ones((2, 4, 8)))
         monkeypatch.undo()
@@ -303,7 +303,7 @@ def test_auto_factorises_where_it_pays(monkeypatch):
         (
             sinusoidal_layer(dropout_rate=0.5),
             {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}},
-            "attention dropout",
+            "dropout",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

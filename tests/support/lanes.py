@@ -6,10 +6,8 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from posattn_jax.ops.attention import fused as layout
-from posattn_jax.ops.attention import operation
+from posattn_jax.ops.attention import operation, select
 from posattn_jax.ops.attention.cuda import kernel, library, program
-from posattn_jax.ops.attention.cuda.layout import cuda_attention
 
 
 @contextlib.contextmanager
@@ -22,7 +20,7 @@ def on_lanes(order: int = 0, capability: str = "8.6") -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(operation.KERNELS, "cpu", find)
-        patch.setitem(layout.LAYOUTS, "cpu", cuda_attention)
+        patch.setitem(select.FUSED, "cpu", select.gpu_attention)
         patch.setattr(kernel, "capability_of", lambda devices: capability)
         patch.setattr(library, "obstacle", lambda architecture: None)
         patch.setattr(kernel, "VERIFIED", tuple((capability, dtype) for dtype in ("float32", "bfloat16")))

@@ -4,7 +4,7 @@ import time
 
 import jax
 
-from posattn_jax.ops.attention.cpu.layout import native_attention
+from posattn_jax.ops.attention.select import native_attention
 from posattn_jax.ops.attention.xla.dense import RowLoop
 from posattn_jax.ops.attention.xla.loop import run_loops
 from posattn_jax.ops.attention.xla.tiled import window_loops

@@ -143,7 +143,7 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
         ({"span": None}, "attention without a span"),
         ({"implementation": "window"}, 'implementation="window"'),
         ({"values": Translution()}, "class tokens, or parts that are by pair"),
-        ({"dropout_rate": 0.1}, "attention dropout"),
+        ({"dropout_rate": 0.1}, "dropout"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -1,12 +1,12 @@
 """Relative attention: one operation, several layouts, one signature."""
 
-from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention, scores_of
+from posattn_jax.ops.attention.api import Implementation, attend, relative_attention, scores_of
 from posattn_jax.ops.attention.arguments import Factors, of_all_heads
 from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
 from posattn_jax.ops.attention.dilation import Cut
-from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
+from posattn_jax.ops.attention.halo import attend_cut, exchange_bytes, halo_attention, whole_block
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import score_share
+from posattn_jax.ops.attention.select import CUT_LAYOUTS, LAYOUTS, score_share
 from posattn_jax.ops.attention.xla.reference import attention_weights, average
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Implementation",
     "Problem",
     "attend",
+    "attend_cut",
     "attention_weights",
     "average",
     "cache_length",
@@ -29,4 +30,5 @@ __all__ = [
     "score_share",
     "scores_of",
     "table_shape",
+    "whole_block",
 ]

@@ -25,32 +25,15 @@ from posattn_jax.axes import (
 )
 from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.arguments import check_pairs
-from posattn_jax.ops.attention.cpu.layout import native_attention
 from posattn_jax.ops.attention.dilation import coarse
-from posattn_jax.ops.attention.fused import fused_attention
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import auto_attention
-from posattn_jax.ops.attention.xla.dense import dense_attention
-from posattn_jax.ops.attention.xla.factorised import factorised_attention
-from posattn_jax.ops.attention.xla.patches import patch_attention, window_attention
-from posattn_jax.ops.attention.xla.reference import reference_attention
-from posattn_jax.ops.attention.xla.tiled import tiled_attention
+from posattn_jax.ops.attention.select import LAYOUTS
+from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
 
 Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 
-LAYOUTS = {
-    "auto": auto_attention,
-    "dense": dense_attention,
-    "reference": reference_attention,
-    "patch": patch_attention,
-    "window": window_attention,
-    "tiled": tiled_attention,
-    "native": native_attention,
-    "fused": fused_attention,
-    "factorised": factorised_attention,
-}
 GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
 
 
@@ -61,16 +44,18 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     """
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
-    problem.check_grids(implementation)
+    if problem.query_grid_shape is not None:
+        grids = f"query_grid_shape={problem.query_grid_shape}, which is not grid_shape={problem.grid_shape},"
+        refuse(grids, None if implementation in ("auto", "reference") else f'implementation="{implementation}"')
+        refuse(grids, supports("query_grid_shape", problem))
     if problem.dilation is not None:
         problem, join = coarse(problem)
         return join(attend(problem, implementation)[0]), None
     if problem.query.shape[0] == 0:
         return nothing(problem)
-    layout = LAYOUTS[implementation]
-    if problem.is_pairwise and layout is not factorised_attention:  # which raises an error of its own
-        layout = reference_attention
-    return layout(problem.settled())
+    if problem.is_pairwise and implementation != "factorised":  # which raises an error of its own
+        implementation = "reference"
+    return LAYOUTS[implementation](problem.settled())
 
 
 def relative_attention(

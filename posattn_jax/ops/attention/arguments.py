@@ -99,7 +99,7 @@ def shape_of(axes: str, sizes: Mapping[str, int | Sizes]) -> Sizes:
     found: list[int] = []
     for name in axes.split():
         size = sizes[name.lstrip("*#")]
-        found += [size] if isinstance(size, int) else size
+        found += size if isinstance(size, tuple) else [size]
     return tuple(found)
 
 

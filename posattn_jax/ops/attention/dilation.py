@@ -15,6 +15,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Query, Shape, Sigma
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.support import refuse, supports
 
 
 def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
@@ -26,14 +27,7 @@ def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
 
     ValueError for weights, scores or masks of pairs, class tokens, and a grid that is cut over devices.
     """
-    for name, found in (
-        ("mask, bias or other scores of pairs", problem.is_by_pair),
-        ("weights", problem.return_weights or problem.value is None),
-        ("class tokens, or parts that are by pair", problem.is_pairwise),
-        ("a grid that is cut over devices", problem.block is not None),
-    ):
-        if found:
-            raise ValueError(f"dilation={problem.dilation} does not support {name}")
+    refuse(f"dilation={problem.dilation}", supports("dilation", problem))
     cut = Cut(problem.grid_shape, problem.dilation or ())
     if problem.key_mask is None and cut.is_padded:
         problem = dataclasses.replace(problem, key_mask=jnp.ones(problem.query.shape[:2], bool))

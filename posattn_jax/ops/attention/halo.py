@@ -22,22 +22,10 @@ from jax.sharding import PartitionSpec
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import Block
-from posattn_jax.ops.attention.cpu.layout import native_attention
-from posattn_jax.ops.attention.cuda.layout import cuda_attention
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import auto_attention
-from posattn_jax.ops.attention.xla.dense import dense_attention
-from posattn_jax.ops.attention.xla.tiled import tiled_attention
+from posattn_jax.ops.attention.select import CUT_LAYOUTS, LAYOUTS
+from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.precision import as_array
-
-# The layouts that accept queries on only some rows of the keys' grid.
-CUT_LAYOUTS = {
-    "auto": auto_attention,
-    "dense": dense_attention,
-    "tiled": tiled_attention,
-    "native": native_attention,
-    "fused": cuda_attention,
-}
 
 # Arguments of `relative_attention` that cannot be split.
 UNSUPPORTED = (
@@ -187,30 +175,40 @@ def halo_attention(
       >>> outputs.shape
       (1, 24, 2, 4)
     """
+    if sigma is None:
+        raise ValueError("sigma is None: expected a span, which limits what devices exchange")
+    if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
+        raise ValueError(f"{refused[0]}: expected None with halo_attention; relative_attention supports it")
+    arguments |= whole_block(grid_shape, arguments.get("span_bound"))
+    for name in ("relative_encoding", "relative_bias"):
+        if arguments.get(name) is not None:
+            table = as_array(arguments[name], floating=True)
+            near = [min(b, size // 2) for b, size in zip(arguments["span_bound"], table.shape, strict=False)]
+            arguments[name] = grid.centre(table, near)
+    problem = Problem.of(query=query, key=key, value=value, sigma=sigma, grid_shape=grid_shape, **arguments)
+    refuse("halo_attention", supports("grid_axis", problem), "relative_attention")
+    return attend_cut(problem, implementation, axis_name, batch_axes)
+
+
+def whole_block(grid_shape: Shape, span_bound: Shape | None) -> dict[str, Any]:
+    """The fields of a problem that is to be cut: E and beta hold only offsets within the bound, by default S - 1."""
+    shape = grid.check_grid(grid_shape)
+    far = tuple(size - 1 for size in shape)
+    bound = far if span_bound is None else tuple(int(b) for b in span_bound)
+    if len(bound) == len(far):
+        bound = tuple(map(min, bound, far))
+    return {"span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
+
+
+def attend_cut(problem: Problem, implementation: str, axis_name: str, batch_axes: tuple[str, ...] = ()) -> Query:
+    """The outputs of a problem with the fields of `whole_block`, cut over a mesh axis: see `halo_attention`."""
     mesh = jax.sharding.get_abstract_mesh()
     if axis_name not in mesh.shape:
         raise ValueError(f'axis_name="{axis_name}": expected an axis of the mesh in scope, which has {mesh.axis_names}')
     if implementation not in CUT_LAYOUTS:
         known = ", ".join(sorted(CUT_LAYOUTS))
         raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
-    if sigma is None:
-        raise ValueError("sigma is None: expected a span, which limits what devices exchange")
-    if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
-        raise ValueError(f"{refused[0]}: expected None with halo_attention; relative_attention supports it")
-    shape = grid.check_grid(grid_shape)
-    far = tuple(size - 1 for size in shape)
-    bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
-    if len(bound) == len(far):
-        bound = tuple(map(min, bound, far))
-    for name in ("relative_encoding", "relative_bias"):
-        if arguments.get(name) is not None:
-            table = as_array(arguments[name], floating=True)
-            near = [min(reach, size // 2) for reach, size in zip(bound, table.shape, strict=False)]
-            arguments[name] = grid.centre(table, near)
-    arguments |= {"query": query, "key": key, "value": value, "sigma": sigma, "grid_shape": shape, "span_bound": bound}
-    problem = Problem.of(**arguments, block=Block(shape[0], shape, 0, 0))
-    if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
-        raise ValueError("halo_attention does not support weights, dropout or scores per pair: relative_attention does")
+    shape, bound = problem.grid_shape, tuple(problem.span_bound or ())
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
     if exchange.gathers:
         _say_that_it_gathers(shape, bound[0], exchange)
@@ -232,7 +230,7 @@ def halo_attention(
             seen = functools.partial(with_halo, exchange=exchange, line=line, axis_name=axis_name)
         here = jax.tree.map(lambda x, axes: seen(x) if axes.startswith("b s") else x, problem, axes)
         here = dataclasses.replace(here, grid_shape=(key_rows, *shape[1:]), block=block)
-        return CUT_LAYOUTS[implementation](here.settled())[0]
+        return LAYOUTS[implementation](here.settled())[0]
 
     starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
     by_rows = PartitionSpec(batch_axes or None, axis_name)

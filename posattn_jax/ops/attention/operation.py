@@ -103,17 +103,6 @@ def _attended(problem: Problem, rows: Array | None, dtype: Any, otherwise: Calla
     return attended(given).astype(problem.value.dtype)
 
 
-def obstacle(problem: Problem) -> str | None:
-    """The reason why no kernel can compute a problem; None if kernels may."""
-    obstacles = {
-        "return_weights": problem.return_weights,
-        "dropout": problem.dropout_rate > 0,
-        "class tokens, or parts that are by pair": problem.is_pairwise,
-        "mask, bias or other scores of pairs": problem.is_by_pair,
-    }
-    return next((name for name, found in obstacles.items() if found), None)
-
-
 def is_possible_here() -> bool:
     """Whether kernels can be in a program that is traced here: its devices share them out, or each has one of its own.
 

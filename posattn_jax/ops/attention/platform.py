@@ -13,6 +13,7 @@ from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores
+from posattn_jax.ops.attention import support
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.xla.loop import ACCELERATOR_SCORE_BYTES
 
@@ -20,28 +21,19 @@ from posattn_jax.ops.attention.xla.loop import ACCELERATOR_SCORE_BYTES
 TPU_BLOCK = 128
 
 
-def obstacle(problem: Problem) -> str | None:
+def supports(problem: Problem) -> str | None:
     """The reason why the platform's kernel cannot compute a problem; None if it can."""
     backend, bias = jax.default_backend(), problem.relative_bias
     b, n, h, _ = problem.query.shape
     by_pair = (0 if bias is None else h) + (0 if problem.key_mask is None else b)  # cuDNN reads bias and mask by pair
-    obstacles = {
-        "no contents": problem.key is None,
-        "relative vectors": problem.relative_encoding is not None or problem.factors is not None,
-        "a span": problem.sigma is not None,
-        "return_weights": problem.return_weights,
-        "attention dropout": problem.dropout_rate > 0,
-        "a grid that is cut over devices": problem.block is not None,
-        "class tokens, or parts that are by pair": problem.is_pairwise or problem.is_by_pair,
-        "is_causal of single dimensions": not isinstance(problem.is_causal, bool),
-        "segment_ids": problem.segment_ids is not None,
+    of_platform = {
         f"the platform {backend}": backend not in ("gpu", "tpu"),
         "several devices": backend == "tpu" and is_shared_out(),
         f"{n} positions, no whole blocks": backend == "tpu" and n % TPU_BLOCK != 0,
         "a number for every offset": backend == "tpu" and bias is not None,
         "memory": backend == "gpu" and by_pair * n * n * 2 > ACCELERATOR_SCORE_BYTES,
     }
-    found = next((name for name, found in obstacles.items() if found), None)
+    found = support.supports("platform", problem) or next((name for name, found in of_platform.items() if found), None)
     if found is None and backend == "gpu":
         try:
             jax.eval_shape(jax.grad(lambda query: _on_gpu(problem, query).sum().astype(float)), problem.query)
@@ -60,7 +52,7 @@ def is_shared_out() -> bool:
 
 
 def plain_attention(problem: Problem) -> tuple[Query, None]:
-    """Outputs [b t h d] of a problem without `obstacle`."""
+    """Outputs [b t h d] of a problem that is supported."""
     assert problem.key is not None
     mask, bias = problem.key_mask, problem.relative_bias
     query = problem.content_queries(problem.query).astype(problem.key.dtype)

@@ -178,34 +178,6 @@ class Problem:
         sizes = dict(zip("bth", self.query.shape, strict=False))
         return jax.tree_util.tree_map_with_path(lambda path, x: axes_of(AXES[path[-1].name], x, sizes), self)
 
-    def check_local(self, implementation: str):
-        """ValueError for arguments that a local layout, which computes only part of the pairs, does not support."""
-        for name, asked in (
-            ("return_weights", self.return_weights),
-            ("dropout", self.dropout_rate > 0),
-            ("a grid that is cut over devices", self.block is not None and implementation != "tiled"),
-            ("mask, bias or other scores of pairs", self.is_by_pair),
-        ):
-            if asked:
-                raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
-
-    def check_grids(self, implementation: str):
-        """ValueError for a `query_grid_shape` with a layout, or with arguments, that support only a single grid."""
-        if self.query_grid_shape is None:
-            return
-        for name, asked in (
-            (f'implementation="{implementation}"', implementation not in ("auto", "reference")),
-            ("is_causal", self.is_causal),
-            ("segment_ids", self.segment_ids is not None),
-            ("dilation", self.dilation is not None),
-            ("span_bound", self.span_bound is not None),
-            ("class tokens", self.num_class_tokens > 0),
-            ("limit", self.limit is not None),
-        ):
-            if asked:
-                grids = f"query_grid_shape={self.query_grid_shape}, which is not grid_shape={self.grid_shape},"
-                raise ValueError(f"{grids} does not support {name}")
-
     def _check_key_heads(self) -> int:
         """k, which key and value share; ValueError if it does not divide h."""
         h = self.query.shape[2]
@@ -288,13 +260,6 @@ class Problem:
         if half is None:
             return None
         return tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
-
-    def local_half(self, implementation: str) -> tuple[int, ...]:
-        """`static_half` for a local layout; ValueError if it is not known."""
-        self.check_local(implementation)
-        if self.static_half is None:
-            raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
-        return self.static_half
 
     def settled(self) -> "Problem":
         """The same problem as layouts receive it, with what is known only at run time in the arrays.

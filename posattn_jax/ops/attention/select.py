@@ -1,4 +1,4 @@
-"""The choice of the layout for implementation="auto".
+"""The table of layouts, and the choice of implementation="auto".
 
 "native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
 where its kernels are available: where they were compared with "dense" they took less time, so nothing is weighed (see
@@ -6,24 +6,31 @@ docs/gpu.md; not compared: fewer than 1,024 positions). It is used on a TPU if a
 see `tpu/verdict.py`.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
+from jax.extend.backend import get_default_device
 
-from posattn_jax.axes import Query, Shape, Weights
+from posattn_jax.axes import Shape
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention import operation, platform
-from posattn_jax.ops.attention.cpu import kernel as cpu
-from posattn_jax.ops.attention.cpu import layout as native
-from posattn_jax.ops.attention.cuda import layout as cuda
-from posattn_jax.ops.attention.fused import fused_attention
+from posattn_jax.ops.attention import operation, platform, support
+from posattn_jax.ops.attention.cpu import kernel as native
+from posattn_jax.ops.attention.cuda import kernel as cuda
+from posattn_jax.ops.attention.cuda.program import operands_dtype
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tpu import verdict
 from posattn_jax.ops.attention.xla import factorised
 from posattn_jax.ops.attention.xla.dense import RowLoop
 from posattn_jax.ops.attention.xla.loop import Loop, run_loops
+from posattn_jax.ops.attention.xla.patches import patch_attention, window_attention
+from posattn_jax.ops.attention.xla.reference import reference_attention
 from posattn_jax.ops.attention.xla.tiled import window_loops
 from posattn_jax.ops.attention.xla.tiles import tilings
+
+Found = tuple[Any, Any]  # outputs [b t h d], and weights [b h t s] or None
 
 # On grids with fewer positions, "dense" is the only portable loop that is considered.
 LEAST_POSITIONS = 200
@@ -31,28 +38,107 @@ LEAST_POSITIONS = 200
 NATIVE_PAIR_COST = 0.4
 
 
-def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
+def auto_attention(problem: Problem) -> Found:
     """Attention by the layout that is expected to be the fastest.
 
     That is, in this order: the platform's own kernel for content scores alone, "factorised", "native" on a CPU, "fused"
     on a GPU, or on a TPU if a trial found it the fastest, and else one of `portable_loops`.
     """
-    if platform.obstacle(problem) is None:
+    if platform.supports(problem) is None:
         return platform.plain_attention(problem)
-    if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
-        return factorised.factorised_attention(problem)
-    if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
-        return native.native_attention(problem, portable_attention)
-    if is_gpu() and cuda.obstacle(problem) is None:
-        return cuda.cuda_attention(problem, portable_attention)
-    if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
+    if support.supports("factorised", problem) is None and factorised.factorised_pays(problem.query):
+        return factorised_attention(problem)
+    if is_native() and native.supports(problem) is None and native_pays(problem.grid_shape, problem.static_half):
+        return native_attention(problem, portable_attention)
+    if is_gpu() and cuda.supports(problem) is None:
+        return cuda_attention(problem, portable_attention)
+    if verdict.supports(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
     return portable_attention(problem)
 
 
+def portable_attention(problem: Problem, own_gradient: bool = True) -> Found:
+    """Attention by one of `portable_loops`; for `own_gradient` see `run_loops`."""
+    return run_loops(problem, portable_loops(problem), RowLoop, own_gradient)
+
+
+def dense_attention(problem: Problem) -> Found:
+    """Attention by the loop over rows."""
+    return run_loops(problem, [RowLoop(problem)], RowLoop)
+
+
+def tiled_attention(problem: Problem, own_gradient: bool = True) -> Found:
+    """Attention by one of the loops over windows; for `own_gradient` see `run_loops`."""
+    return run_loops(problem, window_loops(problem), RowLoop, own_gradient)
+
+
+def native_attention(problem: Problem, otherwise: Callable = tiled_attention) -> Found:
+    """Attention by the kernel for CPUs, and where it cannot run by the attention `otherwise`."""
+    return operation.kernel_attention(problem, problem.dtype, otherwise)
+
+
+def cuda_attention(problem: Problem, otherwise: Callable = tiled_attention) -> Found:
+    """Attention by the kernels for NVIDIA GPUs, and where they cannot run by the attention `otherwise`."""
+    return operation.kernel_attention(problem, operands_dtype(problem), otherwise)
+
+
+def tpu_attention(problem: Problem) -> Found:
+    """Attention by the kernels for TPUs."""
+    return run_loops(problem, [verdict.for_tpu(problem)], RowLoop)
+
+
+def gpu_attention(problem: Problem) -> Found:
+    """`cuda_attention`, by name; ValueError where the kernels do not support a problem."""
+    support.refuse('implementation="fused"', cuda.supports(problem), '"auto"')
+    return cuda_attention(problem)
+
+
+FUSED = {"gpu": gpu_attention, "tpu": tpu_attention}
+
+
+def fused_attention(problem: Problem) -> Found:
+    """Attention by the kernels of the platform that programs run on; ValueError if it has none."""
+    device = get_default_device()
+    if device.platform not in FUSED:
+        allowed = ", ".join(sorted(FUSED))
+        raise ValueError(
+            f'implementation="fused" has no kernel for platform "{device.platform}": expected one of {allowed}'
+        )
+    return FUSED[device.platform](problem)
+
+
+def factorised_attention(problem: Problem) -> Found:
+    """Attention by dot products with the factors of sinusoids."""
+    return factorised.factorised_attention(problem, dense_attention)
+
+
+def _by_name(name: str, attend: Callable[[Problem], Found], problem: Problem) -> Found:
+    reason = native.supports(problem) if name == "native" else support.supports(name, problem)
+    support.refuse(f'implementation="{name}"', reason, '"auto"')
+    return attend(problem)
+
+
+LAYOUTS: dict[str, Callable[[Problem], Found]] = {
+    name: functools.partial(_by_name, name, attend)
+    for name, attend in {
+        "auto": auto_attention,
+        "dense": dense_attention,
+        "reference": reference_attention,
+        "patch": patch_attention,
+        "window": window_attention,
+        "tiled": tiled_attention,
+        "native": native_attention,
+        "fused": fused_attention,
+        "factorised": factorised_attention,
+    }.items()
+}
+# Those that accept queries on only some rows of the keys' grid.
+CUT_LAYOUTS = tuple(name for name in LAYOUTS if support.CUT not in support.UNSUPPORTED[name])
+
+
 def is_native() -> bool:
     """Whether "native" is available and preferred: on a CPU."""
-    return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing() is None
+    return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing_here() is None
 
 
 def is_gpu() -> bool:
@@ -74,17 +160,12 @@ def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
     n = grid.num_positions(grid_shape)
     if half is None and n >= LEAST_POSITIONS:
         return True
-    return NATIVE_PAIR_COST * cpu.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
+    return NATIVE_PAIR_COST * native.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
 
 
 def chooses_at_run_time(grid_shape: Shape) -> bool:
     """Whether "auto" chooses its layout at run time if the span is known only then."""
     return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native() and not is_cuda()
-
-
-def portable_attention(problem: Problem, own_gradient: bool = True) -> tuple[Query, Weights | None]:
-    """Attention by one of `portable_loops`; for `own_gradient` see `run_loops`."""
-    return run_loops(problem, portable_loops(problem), RowLoop, own_gradient)
 
 
 def portable_loops(problem: Problem) -> list[Loop]:
@@ -124,7 +205,7 @@ def score_share(
     if implementation in ("dense", "reference") or half is None:
         return 1.0
     if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, span_bound)):
-        return cpu.pairs(grid_shape, half) / n**2
+        return native.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":
         return math.prod(min(2 * h + 1, s) for h, s in zip(reach, grid_shape, strict=True)) / n

@@ -57,5 +57,5 @@ def test_pairs_have_no_coarse_grid():
     x = jnp.ones((1, 6, 1, 2))
     with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support mask"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), mask=jnp.ones((1, 1, 6, 6), bool))
-    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support weights"):
+    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support return_weights"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), return_weights=True)

@@ -277,7 +277,7 @@ def test_memory_of_a_volume_on_eight_devices(backward):
 def test_weights_of_a_cut_grid_are_refused(unchecked):
     inputs = make_inputs((8,), dtype=np.float32)
     inputs = {name: jnp.asarray(x) for name, x in inputs.items()} | {"sigma": jnp.array([0.1])}
-    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention does not support weights, dropout"):
+    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention does not support return_weights"):
         halo_attention(**inputs, grid_shape=(8,), return_weights=True)
 
 

@@ -4,9 +4,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Shape
+from posattn_jax.ops.attention import support
 from posattn_jax.ops.attention.cpu import library, program
 from posattn_jax.ops.attention.kernel import FEATURES, Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
@@ -14,6 +17,19 @@ from posattn_jax.ops.attention.problem import Problem
 KERNEL = Kernel(program.forward, program.backward)
 # The most queries of a tile, and the most keys of a vector: see vectors.h.
 TILE_QUERIES = LANES = 8
+
+
+def supports(problem: Problem) -> str | None:
+    """The reason why the kernel cannot compute a problem; None if it can."""
+    return support.supports("native", problem) or missing_here(problem.dtype)
+
+
+def missing_here(dtype: Any = jnp.float32) -> str | None:
+    """The reason why there is no kernel for programs of the default platform; None if there is one."""
+    if jax.default_backend() != "cpu":
+        return f"the platform {jax.default_backend()}"
+    found = missing(dtype)
+    return None if found is None else f"this CPU ({found})"
 
 
 def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:

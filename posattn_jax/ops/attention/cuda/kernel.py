@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.backend import get_default_device
 
+from posattn_jax.ops.attention import support
 from posattn_jax.ops.attention.cuda import library, program
 from posattn_jax.ops.attention.kernel import Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
@@ -21,6 +23,21 @@ _logger = logging.getLogger(__name__)
 # By program, as `fault` tells them apart: what is wrong with it on a device of this process, or None.
 _faults: dict[tuple, str | None] = {}
 _locks: dict[tuple, threading.Lock] = {}
+
+
+def supports(problem: Problem) -> str | None:
+    """The reason why the kernels cannot compute a problem on the default device; None if they can."""
+    device = get_default_device()
+    capability = capability_of([device])
+    if capability is None:
+        return f"the device {device.device_kind}"
+    return support.supports("fused", problem) or obstacle(problem, capability)
+
+
+def is_here() -> bool:
+    """Whether there are kernels for the default device."""
+    capability = capability_of([get_default_device()])
+    return capability is not None and missing(capability) is None
 
 
 def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
@@ -47,7 +64,7 @@ def capability_of(devices: Sequence[Any]) -> str | None:
 def obstacle(problem: Problem, capability: str) -> str | None:
     """The reason why the kernels for a compute capability cannot compute a problem; None if they can.
 
-    Only what kernels can have at all is looked at: see `operation.obstacle`.
+    What `support` says of all of them is not looked at.
     """
     if problem.dtype == jnp.float64:
         return "float64 on a GPU"

@@ -11,6 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops import scores, span
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.attention.tpu import skew
 from posattn_jax.ops.attention.tpu.kernels import Kernels
 from posattn_jax.ops.attention.tpu.plan import ROOM, Plan, Tile, arrange, lanes_for, plan_for
@@ -47,8 +48,7 @@ class FusedTpu(Loop):
     the default `limit` the arrays fill at most about `room` bytes. Products of float32 are as exact as
     `jax_default_matmul_precision` says.
 
-    `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout, a `Block`, segments
-    and causal single dimensions.
+    `interpret` runs the kernels on any device, slowly, for tests. ValueError for what is not supported.
     """
 
     def __init__(
@@ -61,13 +61,7 @@ class FusedTpu(Loop):
         room: int = ROOM,
         lanes: int = LANES,
     ):
-        problem.check_local("fused")
-        for name, asked in (
-            ("segment_ids", problem.segment_ids is not None),
-            ("is_causal of single dimensions", not isinstance(problem.is_causal, bool)),
-        ):
-            if asked:
-                raise ValueError(f'implementation="fused" does not support {name} on a TPU: "dense" does')
+        refuse('implementation="fused"', supports("fused on a TPU", problem), '"auto"')
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan

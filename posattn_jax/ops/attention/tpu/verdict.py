@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import jax
 import jaxlib
 
-from posattn_jax.ops.attention.fused import for_tpu
 from posattn_jax.ops.attention.platform import is_shared_out
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.xla.loop import Loop
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.files import cache_folder, read_json, write_json
 from posattn_jax.system.processes import child_environment
 
 # The environment variable that keeps "auto" from using the kernel if it is 0.
 VARIABLE = "POSATTN_FUSED"
-KERNEL = "posattn_jax.ops.attention.fused:fused_attention"
+KERNEL = "posattn_jax.ops.attention.select:fused_attention"
 TRIAL = "posattn_jax.ops.attention.tpu.trial"  # the other process
 SECONDS = 180.0  # for that process; after that a kernel that has begun counts as hung
 UNDECIDED = "undecided"  # the outcome of a trial that is no verdict
@@ -83,7 +83,15 @@ class Verdict(NamedTuple):
     other_ms: float | None = None
 
 
-def obstacle(problem: Problem) -> str | None:
+# Pallas is imported only where it is needed: the import takes a while, and Pallas is the part of jax that changes most.
+def for_tpu(problem: Problem) -> Loop:
+    """The kernels for a TPU; ValueError if they do not support the problem."""
+    from posattn_jax.ops.attention.tpu.layout import FusedTpu
+
+    return FusedTpu(problem)
+
+
+def supports(problem: Problem) -> str | None:
     """The reason why a problem cannot use the fused kernel, if it is known before a trial; else None."""
     device = jax.devices()[0]
     if device.platform not in PLATFORMS:
@@ -92,8 +100,6 @@ def obstacle(problem: Problem) -> str | None:
         return "several devices"
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"
-    if problem.is_pairwise or problem.factors is not None:
-        return "class tokens, or parts that are by pair"
     try:
         for_tpu(problem)
     except (ValueError, ImportError) as error:
@@ -102,7 +108,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def is_trusted(problem: Problem) -> bool:
-    """Whether the kernel is correct and the fastest, on this device, for problems like this one without `obstacle`."""
+    """Whether the kernel is correct and the fastest, on this device, for problems like this one, which it supports."""
     return _outcome(case_of(problem)) == "trusted"
 
 

@@ -15,17 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Query, Weights
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, run_loops, scan, varying
+from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, scan, varying
 from posattn_jax.ops.attention.xla.rows import choose_rows
 from posattn_jax.ops.precision import einsum, plus, same_ndim, times
-
-
-def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """Outputs [b t h d], and the weights [b h t s] if the problem asks for them."""
-    return run_loops(problem, [RowLoop(problem)], RowLoop)
 
 
 class RowLoop(Loop):

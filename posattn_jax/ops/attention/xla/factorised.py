@@ -9,6 +9,8 @@ The last term is the same for every key, so the softmax cancels it. The layout n
 Source: ours; the rotation is that of rotary encodings (Su 2021).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -16,7 +18,6 @@ from jax import lax
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.dense import dense_attention
 from posattn_jax.ops.attention.xla.loop import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import features_per_dimension, frequencies
 from posattn_jax.ops.precision import einsum, float32_or_better, minus, plus, same_dtype, times
@@ -33,33 +34,15 @@ def factorised_pays(query: Query) -> bool:
     return jax.default_backend() != "cpu" and score_bytes <= ACCELERATOR_SCORE_BYTES
 
 
-def obstacle(problem: Problem) -> str | None:
-    """The reason why a problem cannot be factorised; None if it can."""
-    obstacles = {
-        "a span": problem.sigma is not None,
-        "terms without one sinusoidal encoding": problem.factors is None,
-        "a relative bias": problem.relative_bias is not None,
-        "return_weights": problem.return_weights,
-        "class tokens, or parts that are by pair": problem.is_pairwise,
-        "attention dropout": problem.dropout_rate > 0,
-        "is_causal of single dimensions": not isinstance(problem.is_causal, bool),
-        "segment_ids": problem.segment_ids is not None,
-        "mask, bias or other scores of pairs": problem.is_by_pair,
-    }
-    return next((name for name, found in obstacles.items() if found), None)
-
-
-def factorised_attention(problem: Problem) -> tuple[Query, None]:
+def factorised_attention(problem: Problem, otherwise: Callable) -> tuple[Query, None]:
     """Outputs [b t h d] of a problem with `factors`, without the bias of E, which does not change them.
 
       query' = [q_t + u; rotate_t W (q_t + v)],  key' = [k_s; S(s)]
       outputs_t = sum_s softmax_s(scale query'_t . key'_s) value_s
 
     It computes neither E nor any tensor [N, N, d]. Whether scores [b h N N] are in memory is up to
-    `jax.nn.dot_product_attention`. ValueError if there is an `obstacle`.
+    `jax.nn.dot_product_attention`; float64, for which that has no exact softmax, is left to the attention `otherwise`.
     """
-    if (found := obstacle(problem)) is not None:
-        raise ValueError(f'implementation="factorised" does not support {found}: "auto" does')
     assert problem.factors is not None
     query, key, value = problem.query, problem.repeated_key, problem.repeated_value
     key_mask = problem.key_mask
@@ -93,9 +76,9 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
         return jnp.pad(parts, ((0, 0), (0, 0), (0, 0), (0, size - parts.shape[-1])))
 
     arrays = {"query": joined(queries), "key": joined(keys), "value": joined([value])}
-    if value.dtype == jnp.float64:  # JAX computes its softmax in float32
+    if value.dtype == jnp.float64:
         options = {"key_mask": key_mask, "is_causal": problem.is_causal, "scale": problem.scaling}
-        return dense_attention(Problem(**arrays, grid_shape=shape, **options))[0][..., :d], None
+        return otherwise(Problem(**arrays, grid_shape=shape, **options))[0][..., :d], None
     mask = None if key_mask is None else key_mask[:, None, None]
     options = {"mask": mask, "is_causal": problem.is_causal, "scale": problem.scaling}
     with jax.numpy_dtype_promotion("standard"):  # which JAX's own function needs for bfloat16

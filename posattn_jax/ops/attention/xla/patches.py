@@ -31,7 +31,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
     The offsets of a patch are computed from where it starts. That also works for dimensions of size 1 or 2, and for a
     patch as large as the grid; the paper's steps, which repeat the first, middle and last patch, do not.
     """
-    shape, half = problem.grid_shape, problem.local_half("patch")
+    shape, half = problem.grid_shape, _half(problem, "patch")
     size = tuple(min(2 * reach + 1, s) for reach, s in zip(half, shape, strict=True))
     positions = grid.positions(shape)
     starts = np.clip(positions - half, 0, np.subtract(shape, size))  # [t p]
@@ -59,7 +59,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
 
 def window_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d] (formula 5)."""
-    shape, half = problem.grid_shape, problem.local_half("window")
+    shape, half = problem.grid_shape, _half(problem, "window")
     size = tuple(2 * reach + 1 for reach in half)
     positions = grid.positions(shape)
     offsets = jnp.asarray(grid.positions(size) - half)[None]  # [1 s p]
@@ -80,6 +80,13 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
     keys = jnp.asarray(positions)[:, None] + offsets
     on_grid = jnp.all((keys >= 0) & jnp.less(*aligned(keys, np.array(shape))), -1)
     return _attend(problem, gather, offsets, position_scores, log_g_hat, on_grid), None
+
+
+def _half(problem: Problem, implementation: str) -> tuple[int, ...]:
+    """The half-span that patches are made for; ValueError if none is known while tracing."""
+    if problem.static_half is None:
+        raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
+    return problem.static_half
 
 
 def _attend(

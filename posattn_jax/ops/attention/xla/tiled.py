@@ -15,19 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.xla.dense import RowLoop
-from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, run_loops, scan, varying
+from posattn_jax.ops.attention.xla.loop import Loop, axes_varied_over, scan, varying
 from posattn_jax.ops.attention.xla.tiles import Tiling, tilings
 from posattn_jax.ops.precision import einsum, plus, promoted
-
-
-def tiled_attention(problem: Problem, own_gradient: bool = True) -> tuple[Query, None]:
-    """Outputs [b t h d]; for `own_gradient` see `run_loops`."""
-    problem.check_local("tiled")
-    return run_loops(problem, window_loops(problem), RowLoop, own_gradient)[0], None
 
 
 def window_loops(problem: Problem) -> list["WindowLoop"]:

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from posattn_jax.ops.attention import kernel as kernels
 from posattn_jax.ops.attention import operation, relative_attention, score_share, select
-from posattn_jax.ops.attention.cpu import kernel, layout, library
+from posattn_jax.ops.attention.cpu import kernel, library
 from posattn_jax.system.files import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.command import ROOT, environment
@@ -28,8 +28,8 @@ pytestmark = needs_compiler
 
 def test_where_there_is_a_compiler_there_is_a_kernel(float64):
     """So that no failure of its check skips the tests of this file: they run wherever there is a compiler."""
-    assert layout.missing(jnp.float64) is None
-    assert layout.missing(jnp.float32) is None
+    assert kernel.missing_here(jnp.float64) is None
+    assert kernel.missing_here(jnp.float32) is None
 
 
 @pytest.mark.parametrize("first, second", [("float64", "float32"), slow("float32", "float64")])
@@ -177,7 +177,7 @@ def test_auto_is_native_on_cpus(monkeypatch):
     assert select.native_pays((4, 6), None) and select.native_pays((4, 4, 4), (1, 1, 0))
     assert not select.native_pays((4, 4, 4), None) and not select.native_pays((50, 4), (49, 3))
     assert select.native_pays((50, 4), None)  # a span that is known at run time
-    monkeypatch.setattr(select.native, "missing", lambda dtype=None: "anything")
+    monkeypatch.setattr(select.native, "missing_here", lambda dtype=None: "anything")
     assert not is_native()
 
 
@@ -219,7 +219,7 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
     monkeypatch.setenv(
         "CXX", script(tmp_path, 'test "$1" = --version && exit; echo "kernel.cc:1: error: no" >&2; exit 1')
     )
-    assert layout.missing().endswith("kernel.cc:1: error: no)")
+    assert kernel.missing_here().endswith("kernel.cc:1: error: no)")
     assert not list(tmp_path.glob("posattn_jax/*"))
 
 
@@ -232,11 +232,11 @@ def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
         "CXX", script(tmp_path, f'test "$1" = --version && exit; while test $# -gt 1; do shift; done; cp {kept} $1')
     )
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *arguments, **options: None)  # they are there
-    assert layout.missing() is None
+    assert kernel.missing_here() is None
     assert len(list(tmp_path.glob("posattn_jax/*.so"))) == 1
     fresh(monkeypatch, tmp_path / "other")
     monkeypatch.setattr(kernels, "reference_attention", lambda problem: (problem.value, None))
-    assert "the compiled kernel is not right" in layout.missing() and "outputs by " in layout.missing()
+    assert "the compiled kernel is not right" in kernel.missing_here() and "outputs by " in kernel.missing_here()
     assert not list((tmp_path / "other").glob("posattn_jax/*"))
 
 

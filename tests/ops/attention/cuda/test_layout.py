@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import fused, operation, platform, relative_attention, select
-from posattn_jax.ops.attention.cuda import kernel, layout, library, program
+from posattn_jax.ops.attention import operation, platform, relative_attention, select
+from posattn_jax.ops.attention.cuda import kernel, library, program
 from posattn_jax.ops.attention.kernel import Kernel
 from posattn_jax.ops.attention.problem import Problem
 
@@ -27,8 +27,8 @@ def make_problem(d=8, dtype=jnp.float32, **fields):
 @pytest.fixture
 def gpu(monkeypatch):
     """Programs are traced for a GPU, whose kernels are right; they are lowered for this CPU."""
-    monkeypatch.setattr(layout, "get_default_device", lambda: GPU)
-    monkeypatch.setattr(fused, "get_default_device", lambda: GPU)
+    monkeypatch.setattr(kernel, "get_default_device", lambda: GPU)
+    monkeypatch.setattr(select, "get_default_device", lambda: GPU)
     monkeypatch.setattr(library, "obstacle", lambda capability: None)
     monkeypatch.setattr(kernel, "VERIFIED", (("9.0", "float32"), ("9.0", "bfloat16"), ("8.6", "float32")))
     return monkeypatch
@@ -49,7 +49,7 @@ def gpu(monkeypatch):
     ids=lambda each: ",".join(each) if isinstance(each, dict) else None,
 )
 def test_obstacles(gpu, fields, told):
-    assert layout.obstacle(make_problem(**fields)) == told
+    assert kernel.supports(make_problem(**fields)) == told
 
 
 @pytest.mark.parametrize("planes", [1, 2])
@@ -67,14 +67,14 @@ def test_any_features_fit_on_any_device(size, half, planes):
 
 
 def test_float64_is_refused(gpu, float64):
-    assert layout.obstacle(make_problem(dtype=jnp.float64)) == "float64 on a GPU"
+    assert kernel.supports(make_problem(dtype=jnp.float64)) == "float64 on a GPU"
 
 
 def test_weights_of_a_large_head(gpu):
     shape = (200, 200)
     x = jax.ShapeDtypeStruct((1, 40000, 1, 8), jnp.bfloat16)
     found = []
-    jax.eval_shape(lambda x: found.append(layout.obstacle(Problem(query=x, key=x, value=x, grid_shape=shape))), x)
+    jax.eval_shape(lambda x: found.append(kernel.supports(Problem(query=x, key=x, value=x, grid_shape=shape))), x)
     assert found == ["weights of 3.0 GiB a head"]
 
 
@@ -83,9 +83,9 @@ def test_a_device_without_kernels(gpu, monkeypatch, capability, told):
     monkeypatch.undo()
     monkeypatch.setattr(library, "_obstacles", {})
     other = types.SimpleNamespace(**vars(GPU) | {"compute_capability": capability})
-    monkeypatch.setattr(layout, "get_default_device", lambda: other)
+    monkeypatch.setattr(kernel, "get_default_device", lambda: other)
     told = "the device NVIDIA made up" if told is None else f"this GPU ({told})"
-    assert layout.obstacle(make_problem()) == told and not layout.is_here()
+    assert kernel.supports(make_problem()) == told and not kernel.is_here()
 
 
 def test_what_is_refused_says_so(gpu):
@@ -210,7 +210,7 @@ def test_auto_has_them_on_gpus(gpu, monkeypatch):
         return "attention_forward" in str(found)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(platform, "obstacle", lambda problem: "not asked")
+    monkeypatch.setattr(platform, "supports", lambda problem: "not asked")
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_count", lambda: 2)
         assert not is_kernel()

@@ -210,7 +210,7 @@ def test_several_devices_have_it_each_for_its_own(monkeypatch):
     x, found = jnp.ones((8, 8, 2, 8)), []
 
     def attend(x):
-        found.append(verdict.obstacle(Problem(query=x, key=x, value=x, grid_shape=(8,), sigma=jnp.array([0.1]))))
+        found.append(verdict.supports(Problem(query=x, key=x, value=x, grid_shape=(8,), sigma=jnp.array([0.1]))))
         return x
 
     by_example = jax.sharding.PartitionSpec("data")
