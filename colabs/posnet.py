@@ -6,7 +6,7 @@
 
 # %%
 # @title Install and look at the device
-# ADDRESS: where pip finds the package, git+https://HOST/OWNER/posattn_jax or file:///FOLDER; empty in a clone.
+# ADDRESS: where pip finds the package, git+https://HOST/OWNER/posattn_jax or a folder; empty in a clone.
 ADDRESS = ""  # @param {type: "string"}
 EXTRAS = "train,nlp"  # @param {type: "string"}
 import importlib.util, os, pathlib, subprocess, sys
@@ -15,7 +15,9 @@ if importlib.util.find_spec("posattn_jax") is None:
     clone = pathlib.Path("..").resolve()
     if not ADDRESS and not (clone / "setup.py").exists():
         sys.exit("Fill in ADDRESS above: where pip finds posattn_jax. This notebook lies in no clone.")
-    wanted = f"posattn_jax[{EXTRAS}] @ {ADDRESS or clone.as_uri()}"  # the jax that is installed stays
+    where = pathlib.Path(ADDRESS or clone)
+    address = where.resolve().as_uri() if where.exists() else ADDRESS
+    wanted = f"posattn_jax[{EXTRAS}] @ {address}"  # the jax that is installed stays
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
 SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
 LOOK = "import jax; found = jax.devices(); print(found[0].platform, len(found), 'x', found[0].device_kind)"

@@ -9,6 +9,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
+from posattn_jax.system.doing import tell
 from posattn_jax.system.processes import signals
 
 
@@ -50,6 +51,9 @@ class Interruption:
         return self.signum is not None
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is None:
+            again = "; a second one stops at once, and loses what is not saved" if signum == signal.SIGINT else ""
+            tell(f"{signal.Signals(signum).name}: stops after the updates that have begun{again}")
         self.signum = signum
         if signum == signal.SIGINT:
             signal.signal(signum, self._previous[signum])

@@ -31,6 +31,8 @@ from posattn_jax.train.sharding import bytes_of
 from posattn_jax.train.step import TrainState
 from posattn_jax.train.writers import Writer
 
+AHEAD = 2  # dispatches of updates that may wait for the device
+
 
 class Trainer:
     """Trains the runs of a program. It starts them, or resumes them from the checkpoints in their folders.
@@ -108,6 +110,8 @@ class Trainer:
                     with self._compiling():
                         self.state, figures = program.update(self.state, batches, count, self._span_bounds, clock)
                     self._pending.append((self.step + 1, count, figures))
+                    if len(self._pending) > AHEAD:  # or a signal would wait for all that were dispatched
+                        jax.block_until_ready(self._pending[-1 - AHEAD][2])
                     self.step += count
                     if self._bounds is not None:
                         self._bounds.follow(self.state.params)

@@ -89,7 +89,7 @@ def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
 
 
 @pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_signals_save_and_stop(whole, tmp_path, signum):
+def test_signals_save_and_stop(whole, tmp_path, signum, capsys):
     trainer = make_trainer(tmp_path)
     update = trainer.program.update
 
@@ -103,6 +103,7 @@ def test_signals_save_and_stop(whole, tmp_path, signum):
     with pytest.raises(Interrupted, match=rf"{signum.name} at step 3; saved") as caught:
         trainer.run()
     assert caught.value.exit_code == 128 + signum
+    assert capsys.readouterr().err.count(f"{signum.name}: stops after the updates that have begun") == 1
     trainer.close()
     resumed = train(tmp_path)
     assert_same(resumed.state, whole[1])
