@@ -33,7 +33,8 @@ import jax, jax.numpy as jnp
 import optax
 from flax import nnx
 
-from posattn_jax import Content, GaussianSpan, Positional, PositionalSelfAttention, SirenEncoding, Translution
+from posattn_jax import Content, GaussianSpan, Positional, PositionalSelfAttention, SirenEncoding
+from posattn_jax import nnx as attending
 
 images = jax.random.normal(jax.random.key(0), (2, 6, 8, 3))
 
@@ -79,9 +80,8 @@ print(f"loss {loss:.3f}, sigma {model.apply({'params': params}, images)[1]}")
 # ## In NNX
 
 # %%
-layer = nnx.bridge.ToNNX(PositionalSelfAttention(num_heads=1, values=Translution((1, 1))), rngs=nnx.Rngs(0))
-pixels = images.reshape(2, 6 * 8, 3)
-nnx.bridge.lazy_init(layer, pixels, (6, 8))
+pixels, values = images.reshape(2, 6 * 8, 3), attending.Translution((1, 1))
+layer = attending.PositionalSelfAttention(num_heads=1, values=values, rngs=nnx.Rngs(0), example=(pixels, (6, 8)))
 outputs = layer(pixels, (6, 8))
 print(outputs.shape)
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import posattn_jax
 from posattn_jax import (
@@ -74,7 +73,6 @@ from posattn_jax import (
     relative_attention,
 )
 from posattn_jax import nn as parts
-from posattn_jax import nnx as native
 from posattn_jax.ops.depthwise import by_xla, depthwise_convolution
 from tests.ops.attention.attention_suite import NATIVE
 from tests.support.made_params import made_params
@@ -262,48 +260,6 @@ def test_a_model(name):
     check(lambda words: model.apply(variables, *given, words), WORDS, ORDERS["line"])
 
 
-def run_nnx(name, grid_shape, is_causal):
-    p, rngs, sizes = len(grid_shape), nnx.Rngs(0), (H, C // H)
-    kernel, bias = (3,) * p, (native.ContentBias, native.PositionalBias)
-    terms = {
-        "scores": lambda: (native.Content(), native.Positional(native.SirenEncoding(p, *sizes, rngs=rngs))),
-        "kernels": lambda: (
-            native.Positional(native.KernelEncoding(kernel, *sizes, rngs=rngs)),
-            native.RelativeBias(kernel, H, rngs=rngs),
-            native.LinearBias(),
-            native.LearnedDecay(H),
-        ),
-        "tables": lambda: tuple(
-            native.Positional(each)
-            for each in (
-                native.LearnedEncoding(grid_shape, *sizes, rngs=rngs),
-                native.AxialEncoding(grid_shape, *sizes, rngs=rngs),
-                native.SinusoidalEncoding(*sizes, rngs=rngs),
-            )
-        ),
-        "rotary": lambda: (native.RotaryContent(),),
-    }[name]()
-    if name == "scores":
-        terms += tuple(each(*sizes, rngs=rngs) for each in bias)
-    span = {
-        "scores": native.GaussianSpan(p),
-        "kernels": native.RampSpan(p, H, initial_width=0.5),
-        "tables": native.FlatSpan(p, H, initial_width=0.5),
-        "rotary": native.WindowSpan((1,) * p),
-    }[name]
-    layer = native.PositionalSelfAttention(C, H, terms=terms, span=span, normalize_qk=name == "rotary", rngs=rngs)
-    return layer, lambda x: layer(x, grid_shape, is_causal=is_causal)
-
-
-NNX_CASES = ("scores", "kernels", "tables", "rotary")
-
-
-@pytest.mark.parametrize("order", ["by column", *map(slow, ("line", "row-major"))])
-@pytest.mark.parametrize("name", ["rotary", *map(slow, NNX_CASES[:-1])])
-def test_an_nnx_layer(name, order):
-    check(run_nnx(name, *ORDERS[order])[1], features(ORDERS[order][0]), ORDERS[order])
-
-
 LARGER = [((260,), True), ((3, 70), True), ((3, 70), (False, True)), ((3, 70), (True, True))]
 IMPLEMENTATIONS = "reference", "dense", "patch", "window", "tiled"
 
@@ -393,12 +349,6 @@ def test_every_module_is_run():
     assert {each.__name__ for each in known - covered} == set(UNORDERED)
     for name in UNORDERED:
         assert "is_causal" not in inspect.signature(getattr(posattn_jax, name).__call__).parameters, name
-
-
-def test_every_nnx_module_is_run():
-    modules = [each for name in NNX_CASES for _, each in nnx.iter_modules(run_nnx(name, LINE, True)[0])]
-    covered = {cls for each in modules for cls in type(each).__mro__}
-    assert {name for name in native.__all__ if getattr(native, name) not in covered} == set()
 
 
 def test_every_function_is_run():

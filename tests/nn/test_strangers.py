@@ -1,5 +1,6 @@
 """What someone new writes, and is told in one line what to write instead."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +102,10 @@ def test_one_line_says_what_to_write(unchecked, call, expected):
     assert len(str(raised.value).splitlines()) == 1
 
 
+class OwnTerm(nn.Module):
+    needs = ()
+
+
 def native_encoding():
     return native.SirenEncoding(2, 2, 4, rngs=nnx.Rngs(0))
 
@@ -116,7 +121,8 @@ def native_encoding():
         (lambda: init_native(terms=(Content(),)), "terms[0]", "from posattn_jax.nnx import Content"),
         (lambda: init_native(projections=LinearProjections()), "projections", "import LinearProjections"),
         (lambda: native.Positional(SirenEncoding()), "encoding", "from posattn_jax.nnx import SirenEncoding"),
-        (lambda: init_native(terms=(BucketedBias(),)), "terms[0]", "nnx.bridge.ToNNX(layer, rngs=rngs)"),
+        (lambda: init_native(terms=(BucketedBias(),)), "terms[0]", "from posattn_jax.nnx import BucketedBias"),
+        (lambda: init_native(terms=(OwnTerm(),)), "terms[0]", "nnx.bridge.ToNNX(layer, rngs=rngs)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
