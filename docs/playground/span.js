@@ -1,5 +1,5 @@
 "use strict";
-// The span on a grid of [rows, columns], as posattn_jax/ops/span.py and ops/attention/native/layout.py have it.
+// The span on a grid of [rows, columns], as posattn_jax/ops/span.py and ops/attention/cpu/program.py have it.
 const TILE = 8;  // queries that meet a key together, and keys that a query meets at once: TILE_QUERIES, LANES
 // The time within a window as a share of that of all pairs, over the share of pairs computed: the least and the most of
 // the runs that are committed, forward and with backward (benchmarks/results/cpu/rivals/windows.json, all_pairs.json).
