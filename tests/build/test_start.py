@@ -34,6 +34,7 @@ from posattn_jax.use.imported import import_weights
 from tests.support.made_own import CLASSES, write_images
 from tests.support.made_runs import make_digits
 from tests.support.made_text import write_rte
+from tests.support.slow import slow
 
 MADE = pathlib.Path(__file__).parents[1] / "convert" / "made"
 pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
@@ -80,6 +81,7 @@ def begin(config):
     return fresh, start(fresh)
 
 
+@pytest.mark.slow
 def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
     """Each parameter is told of, those of all layers together."""
     fresh, begun = begin(of_bert(files, {TERMS: COMPOSITE, "model.absolute_positions": False}))
@@ -105,8 +107,8 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
             {TERMS: {"content": part(RotaryContent)}},
             f"{TERMS}.content is Content there and RotaryContent here: logits differ by 0.00",
         ),
-        ({SPAN: part(GaussianSpan)}, r"attention/span/sigma begin as they are drawn\)$"),
-        ({f"{ATTENTION}.num_heads": 1}, f"{ATTENTION}.num_heads is 2 there and 1 here: logits differ"),
+        slow({SPAN: part(GaussianSpan)}, r"attention/span/sigma begin as they are drawn\)$"),
+        slow({f"{ATTENTION}.num_heads": 1}, f"{ATTENTION}.num_heads is 2 there and 1 here: logits differ"),
         ({"task.pretrained": "FILE"}, "expected a run folder; --mode=import makes one from a weights file"),
     ],
     ids=["rotary", "narrow span", "heads", "file"],

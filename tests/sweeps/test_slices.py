@@ -565,6 +565,7 @@ def test_it_is_packed_while_a_sweep_runs(pretended, tmp_path, monkeypatch):
     assert len(times) >= 3
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_runs_are_all_finished_runs_none(tmp_path):
     """Nor does one whose runs are not there. Nothing is left behind."""
     arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}"]
