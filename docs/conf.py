@@ -14,6 +14,7 @@ html_static_path = ["pages.css"]
 html_css_files = ["pages.css"]
 maximum_signature_line_length = 80  # a longer one has a line for each argument
 default_role = "py:obj"
+suppress_warnings = ["ref.python"]  # posattn_jax.nnx has the names of posattn_jax, which a name alone means
 napoleon_custom_sections = [("Attributes", "params_style")]
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
