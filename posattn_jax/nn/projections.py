@@ -7,18 +7,18 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax import lax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, Key, Query, SharedKey, Sizes, Value
+from posattn_jax.axes import Array, Features, Float, Key, Query, SharedKey, Sizes, Value
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.initial import fused_xavier
 from posattn_jax.ops.precision import promoted
-from posattn_jax.ops.projections import fused_projection
 
 
 class LinearProjections(nn.Module, kw_only=True):
@@ -149,3 +149,17 @@ class ConvolutionalProjections(nn.Module):
                 halves.append(linear(name=f"{part}_{name}")(some, (part,))[PARTS.index(part)])
             projected[part] = jnp.concatenate(halves, 2)
         return projected["query"], projected["key"], projected["value"]
+
+
+def fused_projection(
+    inputs: Features,
+    kernel: Float[Array, "c n h d"],
+    bias: Float[Array, "n h d"] | None = None,
+    *,
+    precision: PrecisionLike = None,
+    dot_general: Callable | None = None,
+) -> Float[Array, "n b t h d"]:
+    """x W_i + b_i for each of n projections, [n b t h d]; `dot_general` replaces `jax.lax.dot_general` unless None."""
+    product = dot_general or lax.dot_general
+    fused = jnp.moveaxis(product(inputs, kernel, (((2,), (0,)), ((), ())), precision=precision), 2, 0)
+    return fused if bias is None else fused + bias[:, None, None]
