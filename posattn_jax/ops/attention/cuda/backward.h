@@ -19,23 +19,30 @@ DEVICE Score score(const Memory& memory, const Params& p, int row, int n) {
   return memory.table[row * p.pitch + n + within(p, row).at[2]];
 }
 
-// Adds 16 offsets of the table, from `start`, times their encodings to the gradient of the warp's queries.
-DEVICE void add_by_offset(const Params& p, const Memory& memory, const Own& own, int start, uint8_t* encodings,
-                          int row, Accumulator& d_queries) {
-  Block by_offset;
+// Adds blocks of 16 offsets of the table, from number `first`, times their encodings to the gradient of the warp's
+// queries. The encodings are those from block `j` of a stage.
+DEVICE void add_by_offset(const Params& p, const Memory& memory, const Slab& slab, const Own& own, int first,
+                          uint8_t* stage, int j, Accumulator& d_queries) {
+  const int last = (slab.size - 1) / 16;
+  Block by_offset[kAtOnce];
 #pragma unroll
-  for (int t = 0; t < 2; t++) {
-    const int n = start + 8 * t + 2 * (lane() & 3);
+  for (int k = 0; k < kAtOnce; k++)
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const Score* x = memory.table + own.row[r] * p.pitch + own.x[r] + n;
-      if (lacks_factor(p))
-        set(by_offset, 2 * t + r, number(x[0]) * memory.factor[n], number(x[1]) * memory.factor[n + 1]);
-      else
-        set(by_offset, 2 * t + r, x[0], x[1]);
+    for (int t = 0; t < 2; t++) {
+      const int n = smaller(first + k, last) * 16 + 8 * t + 2 * (lane() & 3);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const Score* x = memory.table + own.scores[r] + n;
+        if (lacks_factor(p))
+          set(by_offset[k], 2 * t + r, number(x[0]) * memory.factor[n], number(x[1]) * memory.factor[n + 1]);
+        else
+          set(by_offset[k], 2 * t + r, x[0], x[1]);
+      }
     }
-  }
-  add_product(d_queries, by_offset, encodings, row);
+#pragma unroll
+  for (int k = 0; k < kAtOnce; k++)
+    if (first + k <= last)
+      add_product(d_queries, by_offset[k], stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16);
 }
 
 // Adds a left factor times 16 queries of the tile to sums of features from `first` on.
@@ -124,25 +131,33 @@ KERNEL(backward, 2) {
   cotangents.load(memory.cotangent, of_outputs, own.position);
   int32_t segments[2];
   segments_of(p, home, own, segments);
-  float most[2], removed[2];  // a weight is 2^(logit - most)
+  float most[2], removed[2] = {}, statistics[2][2];  // a weight is 2^(logit - most)
+  int64_t at[2];
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    most[r] = -kHidden, removed[r] = 0.f;  // off the grid weights are 0
-    if (own.position[r] >= 0) {
-      const int64_t at = home.features_at(p, own.position[r]);
-      const float inverse = p.statistics[at / FEATURES * 2 + 1];
-      if (inverse != 0.f) most[r] = p.statistics[at / FEATURES * 2] - fast_log2(inverse);
+    at[r] = home.features_at(p, larger(own.position[r], 0));  // all is read, so that no read waits for another
 #pragma unroll
-      for (int chunk = lane() & 3; chunk < WIDTH / 8; chunk += 4) {
-        float x[8] = {}, y[8] = {};
-        read_chunk(p, p.cotangent + at, chunk, x), read_chunk(p, p.outputs + at, chunk, y);
+    for (int k = 0; k < 2; k++) statistics[r][k] = p.statistics[at[r] / FEATURES * 2 + k];
+  }
 #pragma unroll
-        for (int i = 0; i < 8; i++) removed[r] += x[i] * y[i];
-      }
-    }
-    removed[r] = quad_sum(removed[r]);
-    if (own.position[r] >= 0 && (lane() & 3) == 0)
-      p.removed[(int64_t(home.example) * p.heads + home.head) * num_positions(p) + own.position[r]] = removed[r];
+  for (int chunk = lane() & 3; chunk < kChunks; chunk += 4) {
+    float x[2][8] = {}, y[2][8] = {};
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+      read_chunk(p, p.cotangent + at[r], chunk, x[r]), read_chunk(p, p.outputs + at[r], chunk, y[r]);
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) removed[r] += x[r][i] * y[r][i];
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const bool on = own.position[r] >= 0;  // off the grid weights are 0
+    const float sum = quad_sum(removed[r]);
+    removed[r] = on ? sum : 0.f;
+    most[r] = on && statistics[r][1] != 0.f ? statistics[r][0] - fast_log2(statistics[r][1]) : -kHidden;
+    if (on && (lane() & 3) == 0)
+      p.removed[(int64_t(home.example) * p.heads + home.head) * num_positions(p) + own.position[r]] = -removed[r];
   }
   const float after = HAS_FACTOR ? kLn2 : p.scale;  // factors are in units of ln 2
   Accumulator d_queries;
@@ -188,7 +203,9 @@ KERNEL(backward, 2) {
     }
   };
   Pairs pairs;
-  for (Slabs slabs(p, home); !slabs.is_done();) {
+  Slabs slabs(p, home);
+  bool is_last;
+  do {
     const Slab slab = slabs.slab(p, home);
     Walk walk = slab.keys, ahead = slab.keys;
     walk.begin(), ahead.begin();
@@ -197,53 +214,41 @@ KERNEL(backward, 2) {
     note_tables(p, home, slab, memory, HAS_FACTOR, HAS_ADDEND, true);
     if (HAS_ENCODING) clear_ends(p, slab, memory);
     sync_block();
-    const int chunks = HAS_ENCODING ? slab.chunks : 0, parts = slab.keys.count() * kParts;
-    const int steps = chunks + parts + chunks;
-    const auto copy = [&](int step) {
-      uint8_t* stage = stage_of(memory.stages, step);
-      if (step >= chunks && step < chunks + parts) {
-        const int part = (step - chunks) % kParts;
-        copy_keys(p, home, start_of(p, ahead), memory, stage, part, (step - chunks) / kParts);
-        if (part == kParts - 1) ahead.advance();
-      } else if (step < steps) {
-        copy_encodings(p, home, slab, memory, step < chunks ? step : step - chunks - parts, stage);
-      }
+    // Three loops: over the encodings, which fill the table, over the keys, and over the encodings again.
+    const int chunks = HAS_ENCODING ? slab.chunks : 0, pairs_end = chunks + slab.keys.count() * kParts;
+    const auto copy_chunk = [&](int step, int chunk) {
+      if (chunk < chunks) copy_encodings(p, home, slab, memory, chunk, stage_of(memory.stages, step));
       copy_commit();
     };
+    const auto copy_again = [&](int step) { copy_chunk(step, step - pairs_end); };
+    const auto copy_pairs = [&](int step) {
+      if (step >= pairs_end) return copy_again(step);
+      const int part = (step - chunks) % kParts;
+      copy_keys(p, home, start_of(p, ahead), memory, stage_of(memory.stages, step), part, (step - chunks) / kParts);
+      if (part == kParts - 1) ahead.advance();
+      copy_commit();
+    };
+    const auto copy = [&](int step) { step < chunks ? copy_chunk(step, step) : copy_pairs(step); };
     Score* own_rows = memory.table + warp() * kWarpRows * p.pitch;
     if (!HAS_ENCODING && keeps_table)
       for (int n = lane(); n < kWarpRows * p.pitch; n += 32) write(own_rows + n, 0.f);
     float* d_bias[2] = {HAS_KEY ? p.d_content_bias : nullptr, HAS_ENCODING ? p.d_position_bias : nullptr};
     for (float*& x : d_bias) x = x == nullptr ? nullptr : x + home.bias_at(p);
     uint32_t active = 0;
-    for (int step = -kAhead; step < steps; step++) {
-      begin_step(p, memory.stages, step, step < chunks || step >= chunks + parts || HAS_KEY, copy);
+    int step = -kAhead;
+    for (; step < chunks; step++) {
+      begin_step(p, memory.stages, step, true, copy);
       if (step < 0) continue;
-      uint8_t* stage = stage_of(memory.stages, step);
-      if (step < chunks) {
-        positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
-        fill_table<true>(p, home, slab, memory, own, positional, step, stage);
-        continue;
-      }
-      if (step >= chunks + parts) {
-        const int first = (step - chunks - parts) * 2 * kBlocks;
-        if (step == chunks + parts) add_sums(d_bias[0], d_bias[1]);
-#pragma unroll 1
-        for (int j = 0; j < 2 * kBlocks && (first + j) * 16 < slab.size; j++) {
-          const int start = (first + j) * 16;
-          add_by_offset(p, memory, own, start, stage + (j / kBlocks) * kPartBytes, (j % kBlocks) * 16, d_queries);
-          if ((first + j) % 4 != warp() || p.d_encoding == nullptr) continue;
-#pragma unroll 1
-          for (int feature = 0; feature < WIDTH; feature += kEncoded)
-            add_to_encodings(p, home, memory, start, feature, after);
-        }
-        continue;
-      }
-      uint8_t *keys = stage, *values = stage + kPartBytes;
+      positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
+      fill_table<true>(p, home, slab, memory, own, positional, step, stage_of(memory.stages, step));
+    }
+    for (; step < pairs_end; step++) {
+      begin_step(p, memory.stages, step, HAS_KEY, copy_pairs);
+      uint8_t *keys = stage_of(memory.stages, step), *values = keys + kPartBytes;
       const int part = (step - chunks) % kParts;
       const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
       if (part == 0) pairs.update(p, home, slab, own, walk, labels), active = 0;
-      const int64_t kept = pair_of_tiles(p, block_y(), home.number, home.tile, start_of(p, walk)) * 4 + warp();
+      const int kept = pair_of_tiles(p, block_y(), home.number, home.tile, start_of(p, walk)) * 4 + warp();
 #pragma unroll kUnrolled
       for (int row = 0; row < ROWS; row += 16) {
         const int block = part * kBlocks + row / 16;
@@ -252,10 +257,8 @@ KERNEL(backward, 2) {
         bits_of(pairs.shown, block, shown);
         if (!any((bits[0] | bits[1]) & 0x303)) continue;
         active |= 1u << block;
-        int n[2];
-        numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, row, n, bits, most);
+        logits.compute<true>(p, memory, slab, own, pairs, queries, keys, block, row, bits, most);
         logits.hide(p, labels, segments, block, shown);
         float weights[2][4], d_logits[2][4];
 #pragma unroll
@@ -287,21 +290,18 @@ KERNEL(backward, 2) {
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             // Without branches, for which there would be nothing to overlap with. What is out of reach adds 0.
-            const uint32_t pair = bits[r] >> (8 * t) & 3;
             float &x = d_logits[t][2 * r], &y = d_logits[t][2 * r + 1];
             float kept[2] = {x, y};
             if (HAS_FACTOR) {
-              const float* tangent = memory.tangents + (pair ? pairs.number[r] + n[t] : 0) * TANGENTS;
+              const float* tangent = memory.tangents + logits.numbers[t][r] * TANGENTS;
               add_tangents(p, d_tangents, x * logits.sums[t][2 * r], tangent);
               add_tangents(p, d_tangents, y * logits.sums[t][2 * r + 1], tangent + TANGENTS);
               x *= logits.factors[t][2 * r], y *= logits.factors[t][2 * r + 1];
               if (!lacks_factor(p)) kept[0] = x, kept[1] = y;
             }
-            if (keeps_table) {
-              Score* to = memory.table + pairs.row[r] + n[t];
-              if (pair == 3) *reinterpret_cast<ScorePair*>(to) = pair_of(kept[0], kept[1]);
-              if (pair == 1 || pair == 2) write(to + (pair >> 1), pair == 1 ? kept[0] : kept[1]);
-            }
+            // Of two keys of which one is out of reach, that one's 0 gets into its own place or into one of no offset.
+            Score* to = memory.table + own.scores[r] + logits.numbers[t][r];
+            if (keeps_table && (bits[r] >> (8 * t) & 3)) *reinterpret_cast<ScorePair*>(to) = pair_of(kept[0], kept[1]);
           }
         if (HAS_KEY) {
           Block d_scores;
@@ -313,11 +313,26 @@ KERNEL(backward, 2) {
       if (lane() == 0) p.active[kept] = active;
       walk.advance();
     }
-    slabs.advance();
+    if (chunks > 0) add_sums(d_bias[0], d_bias[1]);
+    for (; step < pairs_end + chunks; step++) {
+      begin_step(p, memory.stages, step, true, copy_again);
+      uint8_t* stage = stage_of(memory.stages, step);
+      const int first = (step - pairs_end) * 2 * kBlocks;
+#pragma unroll 1
+      for (int j = 0; j < 2 * kBlocks && (first + j) * 16 < slab.size; j += kAtOnce)
+        add_by_offset(p, memory, slab, own, first + j, stage, j, d_queries);
+      if (p.d_encoding == nullptr) continue;
+#pragma unroll 1
+      for (int j = (warp() - first) & 3; j < 2 * kBlocks && (first + j) * 16 < slab.size; j += 4)
+#pragma unroll 1
+        for (int feature = 0; feature < WIDTH; feature += kEncoded)
+          add_to_encodings(p, home, memory, (first + j) * 16, feature, after);
+    }
+    is_last = !slabs.advance();
     if (chunks == 0)
       add_sums(d_bias[0], nullptr);
     else
-      add_sums(d_bias[1], slabs.is_done() ? nullptr : d_bias[0]);
+      add_sums(d_bias[1], is_last ? nullptr : d_bias[0]);
     if (p.d_addend != nullptr) {
       sync_block();
       for (int n = thread(); n < slab.size; n += kThreads) {
@@ -327,7 +342,7 @@ KERNEL(backward, 2) {
         add(p.d_addend + home.gradient_at(p) + memory.index[n], sum);
       }
     }
-  }
+  } while (!is_last);
   for (int k = 0; k < TANGENTS; k++) {
     float sum = d_tangents[k];
     for (int mask = 1; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);

@@ -81,6 +81,12 @@ DEVICE void copy_async(void* shared, const void* global, bool on) {
                "l"(__cvta_generic_to_global(global)), "r"(on ? 16 : 0)
                : "memory");
 }
+// The same of a float.
+DEVICE void copy_number_async(float* shared, const float* global, bool on) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)),
+               "l"(__cvta_generic_to_global(global)), "r"(on ? 4 : 0)
+               : "memory");
+}
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 DEVICE void copy_wait() {
@@ -242,7 +248,10 @@ DEVICE uint32_t transpose(uint32_t x, lanes::Site site = {}) {
 }
 
 DEVICE void copy_async(void* shared, const void* global, bool on, lanes::Site site = {}) {
-  lanes::running->copy(shared, global, on, site);
+  lanes::running->copy("copy_async", shared, global, 16, on, site);
+}
+DEVICE void copy_number_async(float* shared, const float* global, bool on, lanes::Site site = {}) {
+  lanes::running->copy("copy_number_async", shared, global, 4, on, site);
 }
 DEVICE void copy_commit() { lanes::running->copies().commit(); }
 template <int N>

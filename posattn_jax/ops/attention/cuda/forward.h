@@ -9,22 +9,25 @@ constexpr float kSlack = 8;
 // The logits, in units of ln 2 and less a query's reference, of 16 queries and 16 keys of a tile; `sums` are the sums of
 // products.
 struct Logits {
+  int numbers[2][2];  // of the offsets to each two keys
   float sums[2][4], values[2][4], factors[2][4];
 
-  // row: of the part of keys. n: the number of the offset from the first key of the tile to each thread's first key. bits:
-  // the keys in reach, from each thread's first one.
-  DEVICE void compute(const Params& p, const Memory& memory, const Pairs& pairs, const Rows& queries, uint8_t* keys,
-                      int row, const int (&n)[2], const uint32_t (&bits)[2], const float (&reference)[2]) {
+  // row: of the part of keys. bits: the keys in reach, from each thread's first one. What lies in the place of offsets out
+  // of reach is read and ignored; with only_pairs the first offset is read there, so that `sums` and `factors` are numbers.
+  template <bool only_pairs>
+  DEVICE void compute(const Params& p, const Memory& memory, const Slab& slab, const Own& own, const Pairs& pairs,
+                      const Rows& queries, uint8_t* keys, int block, int row, const uint32_t (&bits)[2],
+                      const float (&reference)[2]) {
     float added[2][4];  // after the factor
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        // Where no key is in reach, the first entry is read, and ignored: that is faster than a branch.
-        const bool on = bits[r] >> (8 * t) & 3;
-        const int at = on ? pairs.number[r] + n[t] : 0;
+        int& at = numbers[t][r];
+        at = pairs.number[r] + slab.number(within(p, block * 16 + 8 * t));
+        if (only_pairs) at = bits[r] >> (8 * t) & 3 ? at : 0;
         ScorePair found = {};
-        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + (on ? pairs.row[r] + n[t] : 0));
+        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + own.scores[r] + at);
         const float position[2] = {first(found), second(found)};
 #pragma unroll
         for (int k = 0; k < 2; k++) {
@@ -74,12 +77,6 @@ DEVICE void bits_of(const uint64_t (&keys)[2], int block, uint32_t (&found)[2]) 
     found[r] = (uint32_t(keys[r] >> (block & 2 ? 32 : 0)) >> (block & 1 ? 16 : 0) & 0xffff) >> (2 * (lane() & 3));
 }
 
-// The number of the offset from the first key of a tile to the thread's first keys of 16.
-DEVICE void numbers(const Params& p, const Slab& slab, int block, int (&n)[2]) {
-#pragma unroll
-  for (int t = 0; t < 2; t++) n[t] = slab.number(within(p, block * 16 + 8 * t + 2 * (lane() & 3)));
-}
-
 DEVICE void segments_of(const Params& p, const Home& home, const Own& own, int32_t (&found)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++)
@@ -121,7 +118,8 @@ KERNEL(forward, kSharing) {
   // The reference, and how much larger a logit must be to move it: by anything as long as no key was seen.
   float most[2] = {}, limit[2] = {kLowest, kLowest}, total[2] = {};
   Pairs pairs;
-  for (Slabs slabs(p, home); !slabs.is_done(); slabs.advance()) {
+  Slabs slabs(p, home);
+  do {
     const Slab slab = slabs.slab(p, home);
     Walk walk = slab.keys, ahead = slab.keys;
     walk.begin(), ahead.begin();
@@ -130,29 +128,28 @@ KERNEL(forward, kSharing) {
     if (HAS_ADDEND) note_tables(p, home, slab, memory, false, true, false);
     sync_block();
     const int chunks = HAS_ENCODING ? slab.chunks : 0, steps = chunks + slab.keys.count() * kParts;
-    const auto copy = [&](int step) {
-      uint8_t* stage = stage_of(memory.stages, step);
-      if (step < chunks) {
-        copy_encodings(p, home, slab, memory, step, stage);
-      } else if (step < steps) {
+    const auto copy_pairs = [&](int step) {
+      if (step < steps) {
         const int part = (step - chunks) % kParts;
-        copy_keys(p, home, start_of(p, ahead), memory, stage, part, (step - chunks) / kParts);
+        copy_keys(p, home, start_of(p, ahead), memory, stage_of(memory.stages, step), part, (step - chunks) / kParts);
         if (part == kParts - 1) ahead.advance();
       }
       copy_commit();
     };
-    for (int step = -kAhead; step < steps; step++) {
-      begin_step(p, memory.stages, step, step < chunks || HAS_KEY, copy);
-      if (step < 0) continue;
+    const auto copy = [&](int step) {
+      if (step >= chunks) return copy_pairs(step);
+      copy_encodings(p, home, slab, memory, step, stage_of(memory.stages, step));
+      copy_commit();
+    };
+    int step = -kAhead;
+    for (; step < chunks; step++) {
+      begin_step(p, memory.stages, step, true, copy);
+      if (step >= 0) fill_table<false>(p, home, slab, memory, own, positional, step, stage_of(memory.stages, step));
+    }
+    if (HAS_FACTOR) note_tables(p, home, slab, memory, true, false, false);
+    for (; step < steps; step++) {
+      begin_step(p, memory.stages, step, HAS_KEY, copy_pairs);
       uint8_t* keys = stage_of(memory.stages, step);
-      if (step < chunks) {
-        fill_table<false>(p, home, slab, memory, own, positional, step, keys);
-        continue;
-      }
-      if (HAS_FACTOR && step == chunks) {
-        note_tables(p, home, slab, memory, true, false, false);
-        sync_block();
-      }
       const int part = (step - chunks) % kParts;
       const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
       if (part == 0) {
@@ -165,10 +162,8 @@ KERNEL(forward, kSharing) {
         uint32_t bits[2];
         bits_of(pairs.shown, block, bits);
         if (!any((bits[0] | bits[1]) & 0x303)) continue;
-        int n[2];
-        numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, row, n, bits, most);
+        logits.compute<false>(p, memory, slab, own, pairs, queries, keys, block, row, bits, most);
         logits.hide(p, labels, segments, block, bits);
         auto& x = logits.values;
         const float found[2] = {larger(larger(x[0][0], x[0][1]), larger(x[1][0], x[1][1])),
@@ -200,7 +195,7 @@ KERNEL(forward, kSharing) {
         add_product(outputs, weights, keys + kPartBytes, row);
       }
     }
-  }
+  } while (slabs.advance());
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const float sum = quad_sum(total[r]), inverse = sum == 0.f ? 0.f : 1.f / sum;

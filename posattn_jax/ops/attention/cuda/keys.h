@@ -63,6 +63,25 @@ DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int q
   return on;
 }
 
+// Copies the factors of the offsets from a tile of queries to one of keys; those of offsets off the grid are 0.
+DEVICE void copy_factors(const Params& p, const Home& home, const Place& queries, const Place& keys, float* to) {
+  const float* factor = p.factor + home.table_at(p);
+#pragma unroll 1
+  for (int n = thread(); n < box_size(p); n += kThreads) {
+    int rest = n, index = 0;
+    bool on = true;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      const int step = rest / box_stride(p, axis), size = p.size[axis];
+      rest -= step * box_stride(p, axis);
+      const int offset = keys.at[axis] - queries.at[axis] + step + 1 - tile_size(p, axis);
+      on = on && offset < size && offset > -size;
+      index = index * relative(p, axis) + offset + size - 1;
+    }
+    copy_number_async(to + n, factor + index, on);
+  }
+}
+
 KERNEL(backward_keys, kSharing) {
   const Home home(p, true);
   uint8_t* at = shared_memory();
@@ -72,9 +91,15 @@ KERNEL(backward_keys, kSharing) {
   at += kIsKept ? kTileBytes : 0;
   float* removed = reinterpret_cast<float*>(at);
   at += STAGES * ROWS * 4;
+  float* factors = reinterpret_cast<float*>(at);
+  at += HAS_FACTOR ? STAGES * box_size(p) * 4 : 0;
   uint4* weights_of_stages = reinterpret_cast<uint4*>(at);  // each thread's own
   const Own own(p, home.tile);
   const int own_warp = warp();
+  int own_box[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+    own_box[r] = in_box(p, own.row[r]) + in_box(p, kTile - 1) - in_box(p, 2 * (lane() & 3));
   const auto weights_of = [=](int step, int block, int plane) {
     return weights_of_stages + (((step & kAhead) * kBlocks + block) * PLANES + plane) * kThreads + thread();
   };
@@ -96,7 +121,7 @@ KERNEL(backward_keys, kSharing) {
 #pragma unroll
         for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + ahead.walk.tile[axis];
         const int unit = block_y() * p.group + ahead.home.head - ahead.first;
-        const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
+        const int kept = pair_of_tiles(p, unit, number, tile, home.tile);
         copied = reinterpret_cast<const uint32_t*>(p.active)[kept] >> own_warp;
         const int part = step % kParts;
         uint8_t* stage = stage_of(stages, step);
@@ -106,8 +131,9 @@ KERNEL(backward_keys, kSharing) {
         if (thread() < ROWS) {
           const Row found = from(thread(), 0);
           const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
-          removed[(step & kAhead) * ROWS + thread()] = found.on ? p.removed[rows + found.index] : 0.f;
+          copy_number_async(removed + (step & kAhead) * ROWS + thread(), p.removed + rows + found.index, found.on);
         }
+        if (HAS_FACTOR) copy_factors(p, ahead.home, tile, home.tile, factors + (step & kAhead) * box_size(p));
 #pragma unroll
         for (int i = 0; i < kBlocks; i++) {
           const int block = part * kBlocks + i;
@@ -130,22 +156,13 @@ KERNEL(backward_keys, kSharing) {
       begin_step(p, stages, step, HAS_KEY, copy);
       if (step < 0) continue;
       if (!kAhead) active = copied;
-      const Place tile = start_of(p, now.walk);
-      const float* factor = HAS_FACTOR ? p.factor + now.home.table_at(p) : nullptr;
-      int offset[2];  // the index of the offset from the tile's first query to each of the thread's keys
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        offset[r] = 0;
-#pragma unroll
-        for (int axis = kFirstAxis; axis < 3; axis++)
-          offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
-      }
       uint8_t *queries = stage_of(stages, step), *cotangents = queries + kPartBytes;
       const int part = step % kParts;
 #pragma unroll 1
       for (int row = 0; row < ROWS; row += 16) {
         const int block = part * kBlocks + row / 16;
         if (!(active >> (8 * block) & 1)) continue;
+        const float* of_pairs = factors + (step & kAhead) * box_size(p) - in_box(p, part * ROWS + row);
         Block weights;  // transposed
         float d_scores[2][4];  // begins with what is removed
 #pragma unroll
@@ -160,7 +177,7 @@ KERNEL(backward_keys, kSharing) {
         for (int t = 0; t < 2; t++)
 #pragma unroll
           for (int i = 0; i < 4; i++)
-            d_scores[t][i] = -removed[(step & kAhead) * ROWS + row + 8 * t + 2 * (lane() & 3) + (i & 1)];
+            d_scores[t][i] = removed[(step & kAhead) * ROWS + row + 8 * t + 2 * (lane() & 3) + (i & 1)];
 #pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
@@ -173,21 +190,13 @@ KERNEL(backward_keys, kSharing) {
           for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-              float weight = 0.f;
-#pragma unroll
-              for (int k = 0; k < PLANES; k++) {
-                const uint32_t word = weights.planes[k][2 * t + r];
-                weight += i ? high(word) : low(word);
-              }
+              const auto part = [&](int plane) {
+                const uint32_t word = weights.planes[plane][2 * t + r];
+                return i ? high(word) : low(word);
+              };
               float& x = d_scores[t][2 * r + i];
-              x *= weight;
-              if (HAS_FACTOR) {
-                int back = 0;
-                const Place in = within(p, part * ROWS + row + 8 * t + 2 * (lane() & 3) + i);
-#pragma unroll
-                for (int axis = kFirstAxis; axis < 3; axis++) back = back * relative(p, axis) + in.at[axis];
-                x *= own.position[r] >= 0 && weight != 0.f ? factor[offset[r] - back] : 0.f;  // a NaN is not 0
-              }
+              x *= PLANES == 1 ? part(0) : part(0) + part(PLANES - 1);
+              if (HAS_FACTOR) x *= of_pairs[own_box[r] - in_box(p, 8 * t + i)];
               sums[r] += x;
             }
         Block d_scores_of_keys;

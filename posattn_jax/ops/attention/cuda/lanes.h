@@ -146,6 +146,7 @@ struct Copies {
   struct Copy {
     void* to;
     const void* from;
+    int bytes;
     bool on;
     int group;
   };
@@ -158,9 +159,9 @@ struct Copies {
     for (; done < begun.size() && begun[done].group < group - groups; done++) {
       const Copy& copy = begun[done];
       if (copy.on)
-        std::memcpy(copy.to, copy.from, 16);
+        std::memcpy(copy.to, copy.from, copy.bytes);
       else
-        std::memset(copy.to, 0, 16);
+        std::memset(copy.to, 0, copy.bytes);
     }
     if (done == begun.size()) clear();
   }
@@ -272,21 +273,21 @@ struct Block {
     std::abort();
   }
 
-  void check_shared(const char* name, const void* p, Site site) {
-    check_aligned(name, p, 16, site);
+  void check_shared(const char* name, const void* p, Site site, int bytes = 16) {
+    check_aligned(name, p, bytes, site);
     const uint8_t* at = static_cast<const uint8_t*>(p);
-    if (at >= shared && at + 16 <= shared + shared_bytes) return;
+    if (at >= shared && at + bytes <= shared + shared_bytes) return;
     std::fprintf(stderr, "%s:%d: %s outside of the shared memory: byte %td of %lld\n", site.file, site.line, name,
                  at - shared, static_cast<long long>(shared_bytes));
     std::abort();
   }
 
   // Until the copy is done there are NaNs, for whoever still reads what was there before, or reads too early.
-  void copy(void* to, const void* from, bool on, Site site) {
-    check_shared("copy_async", to, site);
-    check_aligned("copy_async", from, 16, site);
-    std::memset(to, kNaN, 16);
-    copies().begun.push_back({to, from, on, copies().group});
+  void copy(const char* name, void* to, const void* from, int bytes, bool on, Site site) {
+    check_shared(name, to, site, bytes);
+    check_aligned(name, from, bytes, site);
+    std::memset(to, kNaN, bytes);
+    copies().begun.push_back({to, from, bytes, on, copies().group});
   }
 
   static void run() {

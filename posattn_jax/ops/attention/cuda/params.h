@@ -38,7 +38,7 @@ struct Params {
   float *d_position_bias;
   float *d_addend;
   float *d_tangents;
-  // What the pass over queries leaves for the one over keys. removed: dO . O, [outer batch heads positions]. weights:
+  // What the pass over queries leaves for the one over keys. removed: -dO . O, [outer batch heads positions]. weights:
   // for each unit, tile of queries, and tile of keys in reach, 16 blocks of 16 x 16. active: a byte for each row of
   // blocks, with a bit for each block that was written.
   float *removed;

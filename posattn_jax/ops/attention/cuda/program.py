@@ -29,6 +29,8 @@ LEAST_SHARED_KIB = 99
 SHARED_BY_THREE, SHARED_BY_TWO = 75 * 1024, 113 * 1024
 # The most bytes for the weights that the backward pass over queries leaves for the one over keys: it takes turns.
 MOST_WEIGHTS = 288 * 2**20
+# The most offsets of a slab with three dimensions: `Places` in table.h has 511 steps along the first two.
+MOST_OFFSETS_3D = 1008
 # The most blocks of threads in the second dimension of a launch.
 MOST_BLOCKS = 65_535
 # The most bytes for those of a single head of an example, which cannot be cut.
@@ -126,27 +128,30 @@ def make_plan(
     candidates = itertools.product(IN_REGISTERS if width * planes <= 64 else STAGINGS, _all_bits(size))
     for staging, bits in sorted(candidates, key=lambda each: each[0].cost * _cost(size, half, each[1])):
         least = _least(half, bits)
-        most = _offsets(
-            tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
-        )
+        wide = tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
+        most, behind = _offsets(wide), _behind(wide, bits)
         # Each offset takes at least 4 bytes.
-        choices = range(-(-min(most, max(least, room // 4)) // 16) * 16, least - 1, -16)
-        shared = [_shared(each, bits, width, planes, staging, has) for each in choices]
+        enough = MOST_OFFSETS_3D if size[0] > 1 else room // 4
+        choices = range(-(-min(most, max(least, enough)) // 16) * 16, least - 1, -16)
+        shared = [_shared(each, behind, bits, width, planes, staging, has) for each in choices]
         found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
-        if None not in found and shared[0][BACKWARD_KEYS] <= room:
+        fits = None not in found and shared[0][BACKWARD_KEYS] <= room
+        if fits and behind <= _stages(width, planes, staging):  # as much may be read before
             defines = {"WIDTH": width, "PLANES": planes, "FEATURES": features} | has
             defines |= {name.upper(): int(value) for name, value in staging._asdict().items()}
             defines |= {f"BITS{axis}": b for axis, b in enumerate(bits)}
             defines["DIMS"] = next((3 - axis for axis, n in enumerate(size[:2]) if n > 1), 1)
             forward, backward = found
             capacities = choices[forward], choices[backward]
+            slabs = tuple(each < most for each in capacities)
+            defines["SLABS"] = int(any(slabs))
             return Plan(
                 size=size,
                 bits=bits,
                 width=width,
                 planes=planes,
                 capacities=capacities,
-                slabs=tuple(each < most for each in capacities),
+                slabs=slabs,
                 reach=_reach(size, half, bits),
                 shared=(shared[forward][FORWARD], shared[backward][BACKWARD], shared[0][BACKWARD_KEYS]),
                 defines=tuple(f"{name}={value}" for name, value in sorted(defines.items())),
@@ -216,23 +221,42 @@ def _offsets(wide: Sizes) -> int:
     return wide[0] * wide[1] * ((wide[2] + 2) // 2 * 2)
 
 
+def _behind(wide: Sizes, bits: Sizes) -> int:
+    """The most bytes behind the offsets of a slab that the forward pass reads, and ignores.
+
+    It reads for all pairs of 16 queries and 16 keys of which one is in reach.
+    """
+    most, stride, rest = 2, 1, 4
+    for axis in (2, 1, 0):
+        own = min(rest, bits[axis])
+        most, rest = most + 2 * ((1 << own) - 1) * stride, rest - own
+        stride *= wide[axis] if axis < 2 else (wide[2] + 2) // 2 * 2
+    return 4 * most
+
+
+def _stages(width: int, planes: int, staging: Staging) -> int:
+    """The bytes of shared memory through which features pass."""
+    return staging.stages * 2 * staging.rows * width * 2 * planes
+
+
 def _shared(
-    capacity: int, bits: Sizes, width: int, planes: int, staging: Staging, has: dict[str, int]
+    capacity: int, behind: int, bits: Sizes, width: int, planes: int, staging: Staging, has: dict[str, int]
 ) -> tuple[int, int, int]:
     """The bytes of shared memory of each kernel: `Memory` in table.h, and keys.h."""
     row = width * 2 * planes
-    stages, kept = staging.stages * 2 * staging.rows * row, staging.kept * 2**TILE_BITS * row
+    stages, kept = _stages(width, planes, staging), staging.kept * 2**TILE_BITS * row
     table = 2**TILE_BITS * pitch(capacity, bits) * 2 * planes
     noted = (capacity + 2) * 4
     notes = noted * (1 + has["HAS_ADDEND"])
     notes += 4 * 2**TILE_BITS * 4 if has["HAS_KEY_MASK"] or has["HAS_SEGMENTS"] else 0
-    forward = stages + kept + notes + ((kept + table) if has["HAS_ENCODING"] else 0)
+    forward = stages + kept + notes + ((kept + table) if has["HAS_ENCODING"] else 0) + behind
     backward = stages + 2 * kept + notes + noted * (1 + has["HAS_FACTOR"] + has["TANGENTS"])
     if has["HAS_ENCODING"]:
         backward += 2**TILE_BITS * row if planes * width <= 64 else kept
     backward += table if has["HAS_ENCODING"] or has["HAS_ADDEND"] else 0
-    weights = staging.stages * staging.rows * 2**TILE_BITS * 2 * planes
-    return forward, backward, stages + kept + staging.stages * staging.rows * 4 + weights
+    weights = staging.rows * 2**TILE_BITS * 2 * planes
+    box = (2 << bits[2]) * math.prod((2 << b) - 1 for b in bits[:2]) * 4 if has["HAS_FACTOR"] else 0
+    return forward, backward, stages + kept + staging.stages * (staging.rows * 4 + box + weights)
 
 
 def forward(problem: Problem, rows: Array | None, device: "Device", plan: Plan | None = None) -> tuple[Array, Array]:

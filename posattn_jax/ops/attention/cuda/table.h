@@ -7,6 +7,9 @@
 
 namespace posattn {
 
+// The blocks of 16 offsets that are worked on at once: the products of one fill the time that another waits.
+constexpr int kAtOnce = 2;
+
 #if PLANES == 1
 using Score = bf16;
 struct alignas(4) ScorePair {
@@ -111,14 +114,16 @@ struct Slabs {
     }
     return product;
   }
-  DEVICE bool is_done() const { return at[kFirstAxis] > all.last[kFirstAxis]; }
-  DEVICE void advance() {
+  // Whether there is another one.
+  DEVICE bool advance() {
+    if (!SLABS) return false;
 #pragma unroll
     for (int axis = 2; axis >= kFirstAxis; axis--) {
       at[axis] += extent[axis];
-      if (at[axis] <= all.last[axis] || axis == kFirstAxis) return;
+      if (at[axis] <= all.last[axis] || axis == kFirstAxis) break;
       at[axis] = all.first[axis];
     }
+    return at[kFirstAxis] <= all.last[kFirstAxis];
   }
   DEVICE Slab slab(const Params& p, const Home& home) const {
     Slab s;
@@ -150,6 +155,25 @@ DEVICE void note(const Slab& slab, float* to, int n, float x, int apart = 1) {
   if (n == padded(slab) - 1) to[(n + 1) * apart] = 0.f;
 }
 
+// The place of an offset in a slab: its steps along each axis in one word, each below a bit that is 0. So all are compared
+// by one subtraction. program.py keeps them in their limits.
+struct Places {
+  uint32_t word = 0;
+
+  static DEVICE int first_bit(const Params& p, int axis) { return IS_3D ? 10 * axis : 12 * (axis - 1); }
+  static DEVICE int limit(const Params& p, int axis) {
+    return axis == 2 ? 2047 : axis == 1 ? (IS_3D ? 511 : 2047) : IS_3D ? 511 : 0;
+  }
+  // A step beyond the limit becomes the limit, which no offset has.
+  DEVICE void set(const Params& p, int axis, int step) {
+    if (axis > 0 || IS_3D) word |= larger(0, smaller(step, limit(p, axis))) << first_bit(p, axis);
+  }
+  DEVICE bool is_between(const Params& p, Places low, Places high) const {
+    const uint32_t bits = IS_3D ? 1u << 9 | 1u << 19 | 1u << 31 : 1u << 11 | 1u << 31;
+    return (((word | bits) - low.word) & ((high.word | bits) - word) & bits) == bits;
+  }
+};
+
 // Notes the index of each offset of a slab among all, -1 for offsets that no pair has, and its place in the slab.
 DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, const Memory& memory, bool backward) {
 #pragma unroll 1
@@ -169,7 +193,12 @@ DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, co
     }
     if (CAUSAL == 1) on = on && (before || level);
     memory.index[n] = on ? int(index) : -1;
-    if (backward) memory.places[n] = on ? step[0] | step[1] << 10 | step[2] << 20 : ~0u;
+    if (backward) {
+      Places place;
+#pragma unroll
+      for (int axis = kFirstAxis; axis < 3; axis++) place.set(p, axis, on ? step[axis] : kMost);
+      memory.places[n] = place.word;
+    }
   }
 }
 
@@ -218,7 +247,8 @@ DEVICE void copy_encodings(const Params& p, const Home& home, const Slab& slab, 
 
 // What a thread knows of its two queries, 8 apart in its warp's 16.
 struct Own {
-  int row[2], position[2], x[2];  // x: the last coordinate in the tile
+  int row[2], position[2];
+  int scores[2];  // where those of offset number 0 are in the table
   Place in[2], at[2];
 
   DEVICE Own(const Params& p, const Place& tile) {
@@ -227,7 +257,7 @@ struct Own {
       row[r] = warp() * kWarpRows + (lane() >> 2) + 8 * r;
       in[r] = within(p, row[r]);
       position[r] = posattn::position(p, tile, row[r]);
-      x[r] = in[r].at[2];
+      scores[r] = row[r] * p.pitch + in[r].at[2];
 #pragma unroll
       for (int axis = 0; axis < 3; axis++) at[r].at[axis] = tile.at[axis] + in[r].at[axis];
     }
@@ -251,65 +281,67 @@ DEVICE void clear_ends(const Params& p, const Slab& slab, const Memory& memory) 
 template <bool only_pairs>
 DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, const Memory& memory, const Own& own,
                        const Rows& queries, int chunk, uint8_t* stage) {
-  int from[2][3], wide[3];  // key - the slab's first key = offset - slab.low + from
-  bool is_inside = true;    // every offset leads each query of the tile to a key of the slab
+  Places low[2], high[2];  // of the offsets that lead a query to a key of the slab
+  bool is_inside = true;   // all do, for each query of the tile
 #pragma unroll
   for (int axis = kFirstAxis; axis < 3; axis++) {
     const int start = slab.keys.first[axis] << bits_of(p, axis);
-    wide[axis] = smaller((slab.keys.last[axis] + 1) << bits_of(p, axis), p.size[axis]) - start;
-#pragma unroll
-    for (int r = 0; r < 2; r++) from[r][axis] = own.at[r].at[axis] + slab.low[axis] - start;
+    const int wide = smaller((slab.keys.last[axis] + 1) << bits_of(p, axis), p.size[axis]) - start;
     const int before = home.tile.at[axis] - start, after = before + tile_size(p, axis) - 1;
-    is_inside = is_inside && before >= home.half[axis] && after + home.half[axis] < wide[axis];
+    is_inside = is_inside && before >= home.half[axis] && after + home.half[axis] < wide;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int to_first = start - slab.low[axis] - own.at[r].at[axis], to_last = to_first + wide - 1;
+      low[r].set(p, axis, own.position[r] < 0 || to_last < 0 ? kMost : to_first), high[r].set(p, axis, to_last);
+    }
   }
 #pragma unroll 1
-  for (int j = 0; j < 2 * kBlocks; j++) {
-    const int start = (chunk * 2 * kBlocks + j) * 16;
-    if (start >= slab.size) break;
-    float scores[2][4] = {};
+  for (int j = 0; j < 2 * kBlocks; j += kAtOnce) {
+    const int first = (chunk * 2 * kBlocks + j) * 16;
+    if (first >= slab.size) break;
+    float scores[kAtOnce][2][4] = {};
 #pragma unroll kUnrolledSteps
-    for (int step = 0; step < kSteps; step++) {
-      Block b;
-      load_right(b, stage + (j / kBlocks) * kPartBytes, (j % kBlocks) * 16, step);
-      multiply(scores[0], scores[1], queries.get(p, step), b);
+    for (int step = 0; step < kSteps; step++)
+#pragma unroll
+      for (int k = 0; k < kAtOnce; k++) {
+        Block b;
+        load_right(b, stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16, step);
+        multiply(scores[k][0], scores[k][1], queries.get(p, step), b);
+      }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; k++) {
+      const int start = first + 16 * k;
+      if (start >= slab.size) break;
+      const auto number = [&](int t, int i) { return start + 8 * t + 2 * (lane() & 3) + (i & 1); };
+      if (!HAS_FACTOR)
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            scores[k][t][i] *= p.scale * kLog2E;
+            if (HAS_ADDEND) scores[k][t][i] += memory.addend[number(t, i)];
+          }
+      if (only_pairs && !is_inside)
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const Places place = {memory.places[number(t, i)]};
+            if (!place.is_between(p, low[i / 2], high[i / 2])) scores[k][t][i] = 0.f;
+          }
+#pragma unroll
+      for (int t = 0; t < 2; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          write(memory.table + own.scores[i / 2] + number(t, i), scores[k][t][i]);
     }
-#pragma unroll
-    for (int t = 0; t < 2; t++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int n = start + 8 * t + 2 * (lane() & 3) + i;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          float& x = scores[t][2 * r + i];
-          if (!HAS_FACTOR) x *= p.scale * kLog2E;
-          if (!HAS_FACTOR && HAS_ADDEND) x += memory.addend[n];
-        }
-        if (!only_pairs || is_inside) continue;
-        const uint32_t place = memory.places[n];
-        const int step[3] = {int(place & 1023), int(place >> 10 & 1023), int(place >> 20)};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          bool on = own.position[r] >= 0;
-#pragma unroll
-          for (int axis = kFirstAxis; axis < 3; axis++)
-            on = on && uint32_t(step[axis] + from[r][axis]) < uint32_t(wide[axis]);
-          if (!on) scores[t][2 * r + i] = 0.f;
-        }
-      }
-#pragma unroll
-    for (int t = 0; t < 2; t++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int r = i / 2, n = start + 8 * t + 2 * (lane() & 3) + (i & 1);
-        write(memory.table + own.row[r] * p.pitch + n + own.x[r], scores[t][i]);
-      }
   }
 }
 
 // The keys of a tile in reach of a thread's queries, and what it needs to find their scores.
 struct Pairs {
   uint64_t line[2], reach[2], shown[2];
-  int row[2], number[2];  // where a query's row begins, and the number of its offset to the tile's first key
+  int number[2];  // of the offset from a query to the first of the thread's keys
 
   // For each tile of a walk in turn.
   DEVICE void update(const Params& p, const Home& home, const Slab& slab, const Own& own, const Walk& walk,
@@ -333,8 +365,7 @@ struct Pairs {
       reach[r] = line[r] & along(p, home, keys, 2, own.at[r].at[2]);
       if (CAUSAL == 1) reach[r] &= not_after(p, keys, own.at[r]);
       shown[r] = reach[r] & kept;
-      number[r] = first - slab.number(own.in[r]);
-      row[r] = own.row[r] * p.pitch + own.x[r] + number[r];
+      number[r] = first - slab.number(own.in[r]) + slab.number(within(p, 2 * (lane() & 3)));
     }
   }
 };

@@ -35,6 +35,11 @@ constexpr int kUnrolledSteps = kInRegisters || kIsKept ? kSteps : 2;  // of a pr
 #define BITS1 (p.bits[1])
 #define BITS2 (p.bits[2])
 #define DIMS 3
+#define IS_3D (p.size[0] > 1)
+#define SLABS true
+#endif
+#ifndef IS_3D
+#define IS_3D (DIMS == 3)
 #endif
 constexpr int kFirstAxis = 3 - DIMS;  // the sizes before it are 1
 // How many of a tile's four blocks of 16 keys are unrolled, and how many blocks of threads should share a
@@ -96,26 +101,42 @@ DEVICE Place within(const Params& p, int i) {
   return {{i >> (BITS1 + BITS2), (i >> BITS2) & ((1 << BITS1) - 1), i & ((1 << BITS2) - 1)}};
 }
 
-// A row of an array; one that is not `on` has none, and index 0.
+// The offsets from the queries of a tile to the keys of another, less that from one tile to the other: a box with a row of
+// an even length along the last axis.
+DEVICE int box_stride(const Params& p, int axis) {
+  const int row = 2 << BITS2;
+  return axis == 2 ? 1 : axis == 1 ? row : ((2 << BITS1) - 1) * row;
+}
+DEVICE int box_size(const Params& p) { return ((2 << BITS0) - 1) * box_stride(p, 0); }
+// What position `i` of the tile of keys adds to an offset's place in the box; that of queries takes it away. For numbers
+// with no bit in common this is a sum.
+DEVICE int in_box(const Params& p, int i) {
+  const Place in = within(p, i);
+  return in.at[0] * box_stride(p, 0) + in.at[1] * box_stride(p, 1) + in.at[2];
+}
+
+// A row of an array; one that is not `on` has none, and any index.
 struct Row {
   int index;
   bool on;
 };
 
+// The index of a position, or what a step adds to it.
+DEVICE int index_of(const Params& p, const Place& place) {
+  int index = 0;
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) index = index * p.size[axis] + place.at[axis];
+  return index;
+}
+
 // The row of position `own + same` of a tile, which have no bit in common; off the grid it has none. `same` is the same
 // for all threads: so is what is computed from it and from the tile alone.
 DEVICE Row row_of(const Params& p, const Place& tile, int own, int same = 0) {
   const Place in = within(p, own), more = within(p, same);
-  int start = 0, rest = 0;
   bool on = true;
 #pragma unroll
-  for (int axis = kFirstAxis; axis < 3; axis++) {
-    const int from = tile.at[axis] + more.at[axis];
-    on = on && in.at[axis] < p.size[axis] - from;
-    start = start * p.size[axis] + from;
-    rest = rest * p.size[axis] + in.at[axis];
-  }
-  return {on ? start + rest : 0, on};
+  for (int axis = kFirstAxis; axis < 3; axis++) on = on && in.at[axis] < p.size[axis] - tile.at[axis] - more.at[axis];
+  return {index_of(p, tile) + index_of(p, in) + index_of(p, more), on};
 }
 // Its index; -1 off the grid.
 DEVICE int position(const Params& p, const Place& tile, int i) {
@@ -233,10 +254,10 @@ DEVICE int slot(const Params& p, const Place& queries, const Place& keys) {
 }
 
 // Where the weights of a pair of tiles are kept, in 16 blocks of 16 x 16: `unit` is the example and head, counted from the
-// launch's first, `number` that of the tile of queries.
-DEVICE int64_t pair_of_tiles(const Params& p, int unit, int number, const Place& queries, const Place& keys) {
+// launch's first, `number` that of the tile of queries. program.py keeps the number of all below 2^20.
+DEVICE int pair_of_tiles(const Params& p, int unit, int number, const Place& queries, const Place& keys) {
   const int count = tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2);
-  return (int64_t(unit) * count + number) * slots(p) + slot(p, queries, keys);
+  return (unit * count + number) * slots(p) + slot(p, queries, keys);
 }
 
 // A bit for each position of a tile whose coordinate along `axis` is below `c`.
@@ -324,46 +345,54 @@ DEVICE void read_chunk(const Params& p, const In* from, int chunk, float (&x)[8]
   }
 }
 
-// The rows of a part are copied by the threads in turn: each(own, same, chunk) for row `own + same`.
-template <class Each>
-DEVICE void for_chunks(Each each) {
-  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
-  const int own = thread() / chunks;
-#pragma unroll
-  for (int same = 0; same < ROWS; same += rows)
-    if (ROWS % rows == 0 || own + same < ROWS) each(own, same, thread() % chunks);
-}
+// The rows of a part are copied by the threads in turn: row i of a thread's is `own + i * kRows`, of which it copies one
+// chunk.
+constexpr int kChunks = WIDTH / 8, kRows = kThreads / kChunks, kOwnRows = (ROWS + kRows - 1) / kRows;
+DEVICE bool in_part(int own, int i) { return ROWS % kRows == 0 || own + i * kRows < ROWS; }
 
 // Copies the rows of a part to shared memory: a row from row `from(own, same)` of `features`, an array of `heads`
 // heads, or zeros if there is none. They are there after the next wait and, of float32, `split_part`; what is no whole
 // chunk at once.
 template <class From>
 DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int heads, From from) {
-  for_chunks([&](int own, int same, int chunk) {
-    const int row = own + same;
-    const Row found = from(own, same);
-    const uint32_t bytes = heads * FEATURES * int(sizeof(In));  // an address is then one instruction
-    const In* at = reinterpret_cast<const In*>(reinterpret_cast<const uint8_t*>(features) +
-                                               uint64_t(uint32_t(found.index)) * bytes);
+  const int own = thread() / kChunks, chunk = thread() % kChunks;
+  const bool has = chunk * 8 < FEATURES;
+  const uint32_t bytes = heads * FEATURES * int(sizeof(In));
+  Row rows[kOwnRows];
+#pragma unroll
+  for (int i = 0; i < kOwnRows; i++)
+    if (in_part(own, i)) rows[i] = from(own, i * kRows);
+#pragma unroll
+  for (int i = 0; i < kOwnRows; i++) {
+    if (!in_part(own, i)) continue;
+    const int same = i * kRows;
+    // One instruction: what is the same for all rows has been added to `first`.
+    const auto in_row = [&](const In* first) {
+      const uint64_t at = uint64_t(uint32_t(rows[i].index)) * bytes;
+      return reinterpret_cast<const In*>(reinterpret_cast<const uint8_t*>(first) + at);
+    };
     if (IS_WHOLE) {
-      const bool has = chunk * 8 < FEATURES;
+      const In* at = in_row(features + (has ? chunk * 8 : 0));
 #pragma unroll
       for (int k = 0; k < PLANES; k++)
-        copy_async(chunk_of(tile, row, k, chunk), at + (has ? chunk * 8 + 4 * k : 0), has && found.on);
+        copy_async(chunk_of(tile, own + same % 8, k, chunk) + same / 8 * 8 * kRowBytes, at + 4 * k, has && rows[i].on);
     } else {
       float x[8] = {};
-      if (found.on) read_chunk(p, at, chunk, x);
-      write_chunk(tile, row, chunk, x);
+      if (rows[i].on) read_chunk(p, in_row(features), chunk, x);
+      write_chunk(tile, own + same, chunk, x);
     }
-  });
+  }
 }
 
 // Splits float32 features into planes. A chunk's 8 numbers lie where its two planes will be: each thread splits what it
 // copied.
 DEVICE void split_part(const Params& p, uint8_t* tile) {
   if (PLANES == 1 || !IS_WHOLE) return;
-  for_chunks([&](int own, int same, int chunk) {
-    const int row = own + same;
+  const int own = thread() / kChunks, chunk = thread() % kChunks;
+#pragma unroll
+  for (int i = 0; i < kOwnRows; i++) {
+    if (!in_part(own, i)) continue;
+    const int row = own + i * kRows;
     float x[8];
 #pragma unroll
     for (int k = 0; k < PLANES; k++) {
@@ -371,7 +400,7 @@ DEVICE void split_part(const Params& p, uint8_t* tile) {
       x[4 * k] = c.x, x[4 * k + 1] = c.y, x[4 * k + 2] = c.z, x[4 * k + 3] = c.w;
     }
     write_chunk(tile, row, chunk, x);
-  });
+  }
 }
 
 DEVICE uint8_t* stage_of(uint8_t* stages, int step) { return stages + (step & kAhead) * kStageBytes; }
@@ -410,19 +439,19 @@ struct Features {
 template <int count>
 DEVICE void copy_features(const Params& p, const In* from, int heads, const Place& place,
                           uint8_t* const (&tiles)[count], const In* const (&biases)[count]) {
-  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks, at_once = smaller(4, kTile / rows);
-  const int chunk = thread() % chunks;
+  constexpr int at_once = smaller(4, kTile / kRows);
+  const int chunk = thread() % kChunks;
   float added[count][8] = {};
 #pragma unroll
   for (int k = 0; k < count; k++)
     if (biases[k] != nullptr) read_chunk(p, biases[k], chunk, added[k]);
 #pragma unroll 1
-  for (int first = thread() / chunks; first < kTile; first += at_once * rows) {
+  for (int first = thread() / kChunks; first < kTile; first += at_once * kRows) {
     float x[at_once][8] = {};  // all are read before one is written
     int at[at_once];
 #pragma unroll
     for (int j = 0; j < at_once; j++) {
-      at[j] = position(p, place, first + j * rows);
+      at[j] = position(p, place, first + j * kRows);
       if (at[j] >= 0) read_chunk(p, from + int64_t(at[j]) * (heads * FEATURES), chunk, x[j]);
     }
 #pragma unroll
@@ -432,7 +461,7 @@ DEVICE void copy_features(const Params& p, const In* from, int heads, const Plac
         float sum[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[i] = at[j] >= 0 ? x[j][i] + added[k][i] : 0.f;
-        write_chunk(tiles[k], first + j * rows, chunk, sum);
+        write_chunk(tiles[k], first + j * kRows, chunk, sum);
       }
   }
 }

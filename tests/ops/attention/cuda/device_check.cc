@@ -109,6 +109,12 @@ KERNEL(copies, 1) {
   copy_commit();
   copy_wait<0>();
   for (int i = 0; i < 4; i++) EXPECT(to[512 + i] == 0);
+  copy_number_async(to + 1, p.reals + 5, true);
+  copy_number_async(to + 2, p.reals + 6, false);
+  EXPECT(to[0] == 12 + 4 * thread() && to[1] != to[1] && to[3] == 15 + 4 * thread());
+  copy_commit();
+  copy_wait<0>();
+  EXPECT(to[1] == 5 && to[2] == 0);
 }
 
 KERNEL(numbers, 1) {
@@ -157,6 +163,9 @@ KERNEL(warp_ends, 1) {
 }
 KERNEL(block_or_warp, 1) { warp() == 2 && lane() == 3 ? sync_warp() : sync_block(); }
 KERNEL(beyond, 1) { shared_memory()[kShared + thread()] = 1; }
+KERNEL(number_beyond, 1) {
+  copy_number_async(reinterpret_cast<float*>(shared_memory() + kShared) - 127 + thread(), p.reals, true);
+}
 KERNEL(copy_beyond, 1) { copy_async(shared_memory() + kShared - 128 * 15 + 16 * thread(), p.source, true); }
 KERNEL(skewed, 1) { add2(p.results + 1, 1, 1); }
 
@@ -181,6 +190,7 @@ const struct {
     {"block or warp", block_or_warp},
     {"beyond", beyond},
     {"copy beyond", copy_beyond},
+    {"number beyond", number_beyond},
     {"skewed", skewed},
 };
 

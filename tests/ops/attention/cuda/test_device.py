@@ -67,6 +67,7 @@ def test_a_missing_barrier_shows_in_one_order(run, name):
         ("block or warp", r"lane 0 of warp 2 is at sync_block, .*; lane 3 of warp 2 is at sync_warp, "),
         ("beyond", "something was written behind the shared memory"),
         ("copy beyond", "copy_async outside of the shared memory: byte 4096 of 4096"),
+        ("number beyond", "copy_number_async outside of the shared memory: byte 4096 of 4096"),
         ("skewed", "add2 of .*, which is not aligned to 8 bytes"),
     ],
 )
