@@ -37,7 +37,7 @@ from IPython.display import Image, display
 from posattn_jax import Content, LowRankTranslution, PositionalSelfAttention, Translution
 from posattn_jax.run.train import train
 from posattn_jax.benchmarks import translution
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 from posattn_jax.system.command_line import load_config
 
 # %% [markdown]

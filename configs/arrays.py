@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs import image_folder
 from configs.lib import common
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.arrays import Arrays
 
 

@@ -30,7 +30,7 @@ from posattn_jax import (
     WindowSpan,
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.characters import Characters
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.train.optimizer import Adam

@@ -47,7 +47,7 @@ from posattn_jax import (
     WindowSpan,
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 
 # The dimensions of the grid; the size of a kernel of scores along each (all offsets, except for text); the half-span of
 # a local window; the size of convolutions, which are slow on a CPU; and the rank of low-rank values, which is less than

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs.lib import common
 from posattn_jax import Content, GaussianSpan, KernelEncoding, Positional, RelativeBias
 from posattn_jax.analysis.plan import Plan
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:

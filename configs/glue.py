@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 from posattn_jax.data.glue import Glue
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.sentence_prediction import SentencePrediction

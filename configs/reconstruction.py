@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from configs.lib import common
 from posattn_jax import Siren
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.tasks.reconstruction import EncodingOffsets, Reconstruction
 
 

@@ -9,7 +9,7 @@ Hardware and time: 2 CPU cores, minutes (run beside other work, not timed). Expe
 from ml_collections import ConfigDict
 
 from configs import digits
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.tasks.rotation import Rotation
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_vit
 from posattn_jax import LowRankTranslution, Translution
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:

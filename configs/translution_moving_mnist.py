@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_vit
 from posattn_jax.analysis.plan import Plan
-from posattn_jax.build.parts import change
+from posattn_jax.config.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -10,7 +10,7 @@ Hardware and time: :quick not run as a whole. Expected test accuracy after the l
 from ml_collections import ConfigDict
 
 from configs.lib import common_vit
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 from posattn_jax.data.image_sets import PointClouds
 
 

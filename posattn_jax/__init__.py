@@ -54,6 +54,9 @@ from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, T
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
 from posattn_jax.ops.attention import Cache, cache_length, exchange_bytes, halo_attention, relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
+from posattn_jax.system import moved
+
+moved.install()
 
 __all__ = [
     "AxialEncoding",

@@ -244,7 +244,7 @@ EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-OWN_CONFIG = command_line.PACKAGE / "build" / "saved.py"  # the config file that reads that of a run folder
+OWN_CONFIG = command_line.PACKAGE / "config" / "saved.py"  # the config file that reads that of a run folder
 WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take only options
 
 
@@ -312,7 +312,7 @@ def main(argv: list[str]) -> int:
             command.sweep(flags.FLAGS, workdir)
         case "report":
             from posattn_jax.analysis import report
-            from posattn_jax.build.saved import completed
+            from posattn_jax.config.saved import completed
 
             report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]], completed)
         case "benchmark":
@@ -330,7 +330,7 @@ def _write_utf8() -> None:
 
 def _config() -> ConfigDict:
     """The config with the changes of the command line."""
-    from posattn_jax.build.parts import without_none
+    from posattn_jax.config.parts import without_none
     from posattn_jax.sweeps import prepare
 
     config, flag = _CONFIG.value, flags.FLAGS["config"]
@@ -406,7 +406,7 @@ def _trust(argv: list[str]) -> None:
     modules = [kind.rpartition(":")[0] for kind in kinds]
     modules += [each for each in (command_line.last_value(argv, "modules") or "").split(",") if each]
     if modules:
-        from posattn_jax.build import names
+        from posattn_jax.config import names
 
         for module in modules:
             names.trust(module)

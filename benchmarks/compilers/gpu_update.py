@@ -22,8 +22,8 @@ from benchmarks.compilers.hlo import Module
 from configs.lib import common
 from posattn_jax.benchmarks.parts import PARTS, REST, parts_of
 from posattn_jax.benchmarks.table import markdown
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import build, change, set_all
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import build, change, set_all
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json

@@ -15,7 +15,7 @@ import jax
 
 from configs import cifar2d_span
 from posattn_jax.benchmarks.table import markdown, number
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData

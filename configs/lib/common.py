@@ -20,8 +20,8 @@ from posattn_jax import (
     SirenEncoding,
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Printed, Treatment
-from posattn_jax.build.parts import part
-from posattn_jax.build.saved import completed, settable
+from posattn_jax.config.parts import part
+from posattn_jax.config.saved import completed, settable
 from posattn_jax.data.image_sets import Images
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json

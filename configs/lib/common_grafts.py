@@ -5,7 +5,7 @@ from typing import Any
 from configs.lib import common, common_bert
 from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 
 LABELS = {
     "unchanged": "Unchanged",

@@ -23,7 +23,7 @@ from posattn_jax import (
     PairTable,
     TokenMixing,
 )
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 
 GATED = ("aposnet", "rposnet", "mixed", "glinear", "lightconv_gelu", "lightconv_global")
 # Where GaussianNet's heads look.

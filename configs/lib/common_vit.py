@@ -15,7 +15,7 @@ from posattn_jax import (
     VisionTransformer,
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.image_sets import Images
 from posattn_jax.data.moving_mnist import Stills
 from posattn_jax.train.optimizer import Adam

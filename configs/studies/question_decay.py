@@ -13,7 +13,7 @@ from configs import compare
 from configs.lib import common
 from posattn_jax import Content, LearnedDecay, LinearBias
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from configs.lib import common_grafts, common_vit
 from posattn_jax import Translution
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 
 BASE = "runs/question_grafts/base/{seed}"
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from configs.lib import common
 from posattn_jax import SinusoidalEncoding
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_vit
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 from posattn_jax.data.moving_mnist import Stills
 
 HALVES = common_vit.MOVING | {"data.scene": part(Stills, shift="halves")}

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change
+from posattn_jax.config.parts import change
 
 SIREN = common.ENCODING
 OMEGAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

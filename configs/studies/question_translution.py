@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs.lib import common, common_vit
 from posattn_jax import GaussianSpan, LowRankTranslution
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 
 TRANSFORMER, VALUES = common_vit.TRANSFORMER, common_vit.VALUES
 

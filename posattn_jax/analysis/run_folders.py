@@ -32,7 +32,7 @@ def read_runs(workdir: pathlib.Path, complete: Complete = dict) -> Runs:
 
     Args:
       workdir: the folder.
-      complete: a function that updates configs of earlier versions, such as `build.saved.completed`; by default they
+      complete: a function that updates configs of earlier versions, such as `config.saved.completed`; by default they
         stay as they are.
 
     Raises:

@@ -34,9 +34,9 @@ from posattn_jax.benchmarks.operations import update_flops
 from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number
 from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, interleave
-from posattn_jax.build import experiment
-from posattn_jax.build.names import short
-from posattn_jax.build.parts import leaves, set_all
+from posattn_jax.config import experiment
+from posattn_jax.config.names import short
+from posattn_jax.config.parts import leaves, set_all
 from posattn_jax.data.batches import Ordered, Source
 from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.system import command_line

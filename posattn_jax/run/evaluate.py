@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
 from posattn_jax.system.doing import doing

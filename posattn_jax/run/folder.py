@@ -1,7 +1,6 @@
 """Checks a run folder: it must belong to the config, and only one process at a time may train in it."""
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from posattn_jax.build.names import name_of
-from posattn_jax.build.saved import check_version
+from posattn_jax.config.names import name_of
+from posattn_jax.config.saved import check_version
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import OF_THE_PLACE, read_json
+from posattn_jax.system.files import OF_THE_PLACE, as_saved, read_json
 from posattn_jax.system.processes import claim
 from posattn_jax.train.schedule import ENDLESS
 
@@ -90,6 +89,6 @@ def _compare(
 
 def _differing(config: ConfigDict, saved: dict[str, Any], may_change: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
     """What each field that differs was, and is now, but for those that may change."""
-    now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
+    now, then = flatten_dict(as_saved(config.to_dict()), sep="."), flatten_dict(saved, sep=".")
     both = {name: (then.get(name), now.get(name)) for name in sorted(now | then) if name not in may_change}
     return {name: values for name, values in both.items() if values[0] != values[1]}

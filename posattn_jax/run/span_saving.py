@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment
-from posattn_jax.build.names import class_of
-from posattn_jax.build.parts import change, set_all
+from posattn_jax.config import experiment
+from posattn_jax.config.names import class_of
+from posattn_jax.config.parts import change, set_all
 from posattn_jax.nn.span import LEARNED
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.settings import Settings

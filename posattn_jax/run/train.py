@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import jax
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment
-from posattn_jax.build.names import short
-from posattn_jax.build.start import beginning
+from posattn_jax.config import experiment
+from posattn_jax.config.names import short
+from posattn_jax.config.start import beginning
 from posattn_jax.data import remembered
 from posattn_jax.data.batches import Kept, Ordered
 from posattn_jax.run import summary

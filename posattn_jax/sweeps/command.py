@@ -1,7 +1,6 @@
 """`--mode=sweep`: runs a sweep from the command line, and writes its report."""
 
 import dataclasses
-import json
 import pathlib
 import shlex
 import sys
@@ -15,12 +14,13 @@ from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import MAY_DIFFER, check_same
-from posattn_jax.build.parts import change, without_none
-from posattn_jax.build.saved import completed
+from posattn_jax.config.parts import change, without_none
+from posattn_jax.config.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import as_saved
 
 
 def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
@@ -79,7 +79,7 @@ def _finished(folder: pathlib.Path, plan: Plan, config: ConfigDict) -> set[tuple
         theirs = runs.runs[treatment.name][0]
         own = without_none(config.copy_and_resolve_references())
         change(own, treatment.fields)
-        ours = dataclasses.replace(theirs, config=json.loads(json.dumps(own.to_dict())))
+        ours = dataclasses.replace(theirs, config=as_saved(own.to_dict()))
         try:
             check_same(theirs, ours, MAY_DIFFER)
         except InputError as error:

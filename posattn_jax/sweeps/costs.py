@@ -20,7 +20,7 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.command import describe_machine
-from posattn_jax.build.parts import change, set_all, without_none
+from posattn_jax.config.parts import change, set_all, without_none
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
 
 def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     """The cost of an update: "operations", "temp_bytes", "cpu_seconds" (summed over all cores) and "seconds"."""
-    from posattn_jax.build import experiment
+    from posattn_jax.config import experiment
     from posattn_jax.run.span_saving import first_batch
     from posattn_jax.train.step import init_state, make_train_step
 

@@ -8,8 +8,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis.plan import Plan
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, without_none
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, without_none
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import check_vmapped
 from posattn_jax.sweeps.jobs import Job

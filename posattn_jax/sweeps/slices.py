@@ -444,7 +444,7 @@ def _join(sweep: pathlib.Path, target: pathlib.Path, joined: pathlib.Path) -> se
 
     `joined` is a folder in which the report is made, so that the target has all of it or nothing.
     """
-    from posattn_jax.build.saved import completed  # here, since it needs the libraries of a run
+    from posattn_jax.config.saved import completed  # here, since it needs the libraries of a run
 
     path = target / runs_file.NAME
     there = read_runs(target, completed) if path.exists() else None

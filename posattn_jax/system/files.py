@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.moved import with_present_names
 
 # Fields of a config in which otherwise equal runs may differ: the place of the data, and the devices.
 OF_THE_PLACE = ("data.dir", "data.validation_dir", "data.download", "cache_dir")
@@ -96,11 +97,20 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """The contents of a JSON file, or None if there is no such file; InputError if it cannot be parsed."""
+    """The contents of a JSON file, with the present names of classes; None if there is no such file.
+
+    Raises:
+      InputError: it cannot be parsed.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=with_present_names) if path.exists() else None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def as_saved(value: dict[str, Any]) -> dict[str, Any]:
+    """A value as `read_json` reads it, once it was written."""
+    return json.loads(json.dumps(value), object_hook=with_present_names)
 
 
 def read_metrics(path: pathlib.Path) -> list[dict]:
@@ -130,7 +140,7 @@ def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fie
 def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
     """Whether a `config.json` has these values at these dotted names."""
     try:
-        return all(value_at(config, path) == value for path, value in json.loads(json.dumps(fields)).items())
+        return all(value_at(config, path) == value for path, value in as_saved(fields).items())
     except (KeyError, TypeError):  # there is no such field
         return False
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array, Float, Int
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data import text_files
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables

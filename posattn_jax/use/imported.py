@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment, parts
-from posattn_jax.build.names import name_of
-from posattn_jax.build.parts import part
+from posattn_jax.config import experiment, parts
+from posattn_jax.config.names import name_of
+from posattn_jax.config.parts import part
 from posattn_jax.convert import bert_weights, files, pixels, vit_weights
 from posattn_jax.convert.files import CONFIG, Weights
 from posattn_jax.data import own, tokenizer, tokenizer_json

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import jax
 import numpy as np
 
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
 from posattn_jax.system.doing import doing

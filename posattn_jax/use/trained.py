@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment
-from posattn_jax.build.names import short
-from posattn_jax.build.parts import set_all
-from posattn_jax.build.saved import check_version
+from posattn_jax.config import experiment
+from posattn_jax.config.names import short
+from posattn_jax.config.parts import set_all
+from posattn_jax.config.saved import check_version
 from posattn_jax.data import arrays, image_files, text_files
 from posattn_jax.data.characters import ByteSequences
 from posattn_jax.data.corpus import SentencePairs

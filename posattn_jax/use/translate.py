@@ -14,8 +14,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.data import parallel, text_files
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText

@@ -19,7 +19,7 @@ from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, writ
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.span_pictures import draw_profiles
 from posattn_jax.analysis.statistics import compare, sample
-from posattn_jax.build import parts
+from posattn_jax.config import parts
 from posattn_jax.data.glue import Glue
 from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.data.translations import Translations

@@ -11,7 +11,7 @@ from configs import digits
 from configs.lib.common import ENCODING
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.operations import product_flops, update_flops
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.run.benchmark import flops_of
 from posattn_jax.system.files import value_at
 

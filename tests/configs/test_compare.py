@@ -7,8 +7,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from configs import compare
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.sweeps import costs
 from posattn_jax.train.step import init_state, make_train_step
 from tests.configs.test_configs import made_source

@@ -43,9 +43,9 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS
 from posattn_jax.analysis.run_folders import read_runs
-from posattn_jax.build import experiment
-from posattn_jax.build.experiment import build_model
-from posattn_jax.build.parts import change, leaves, part
+from posattn_jax.config import experiment
+from posattn_jax.config.experiment import build_model
+from posattn_jax.config.parts import change, leaves, part
 from posattn_jax.data import tokenizer
 from posattn_jax.data.characters import ByteSequences, Characters
 from posattn_jax.data.corpus import SentencePairs

@@ -26,8 +26,8 @@ from configs import (
     word_order,
 )
 from configs import sentences as own_sentences_config
-from posattn_jax.build import experiment
-from posattn_jax.build.names import class_of
+from posattn_jax.config import experiment
+from posattn_jax.config.names import class_of
 from posattn_jax.data import tokenizer
 from posattn_jax.data.batches import order_of
 from posattn_jax.data.data_set import Reading

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import glue as glue_config
-from posattn_jax.build.parts import build, change
+from posattn_jax.config.parts import build, change
 from posattn_jax.data import glue, tokenizer
 from posattn_jax.system.errors import InputError
 from tests.support.made_text import sentences, write_mnli, write_rte, write_tsv

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import fashion_mnist
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data.mnist import SETS
 from posattn_jax.system.errors import InputError
 from tests.support import made_data

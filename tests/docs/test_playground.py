@@ -15,7 +15,7 @@ from benchmarks.cpu.rivals import CASES
 from configs.lib.common_vit import VALUES
 from docs.figures import playground
 from posattn_jax import Translution
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.api import relative_attention
 from posattn_jax.ops.attention.cpu import kernel

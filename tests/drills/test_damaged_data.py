@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from configs import bert_tiny, digits, glue, nmt_multi30k
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data import remembered, text_files, tokenizer
 from posattn_jax.system.errors import InputError
 from tests.drills.damages import DAMAGES

@@ -21,7 +21,7 @@ from configs import (
     wmt14_en_fr,
     wmt18_en_zh,
 )
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.data import cifar, image_sets, tokenizer
 from posattn_jax.data.data_set import Reading
 from posattn_jax.data.official.sets import SETS

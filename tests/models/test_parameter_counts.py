@@ -9,8 +9,8 @@ import pytest
 from configs import cifar2d_span, translution_imagenet
 from configs.lib import common_vit
 from posattn_jax import Classifier, LowRankTranslution, VisionTransformer
-from posattn_jax.build.experiment import build_model, table_shapes
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.experiment import build_model, table_shapes
+from posattn_jax.config.parts import change, part
 from posattn_jax.tasks.classification import Classification
 from tests.support.slow import slow
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.lib import common_nmt
-from posattn_jax.build.experiment import build_model
+from posattn_jax.config.experiment import build_model
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing

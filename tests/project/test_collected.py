@@ -1,4 +1,4 @@
-"""No folder of tests has a name that pytest leaves out, as "build" is by default."""
+"""No folder of tests has a name that pytest leaves out, such as "build"."""
 
 import fnmatch
 import pathlib
@@ -10,5 +10,5 @@ def test_no_folder_is_left_out(request):
     patterns = request.config.getini("norecursedirs")
     folders = {path.relative_to(TESTS).parent for path in TESTS.rglob("test_*.py")}
     names = {name for folder in folders for name in folder.parts}
-    assert "build" in names
+    assert "config" in names
     assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]

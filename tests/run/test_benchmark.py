@@ -7,7 +7,7 @@ from absl import flags
 
 from configs import digits
 from posattn_jax.benchmarks import timing
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from posattn_jax.run import benchmark
 from tests.support.command import run_forked
 

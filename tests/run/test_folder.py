@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import digits, image_folder
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.images import ImageSet
 from posattn_jax.run.folder import check_config, check_evaluation

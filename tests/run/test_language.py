@@ -11,9 +11,9 @@ import pytest
 from configs import bert_tiny, glue
 from configs.lib import common
 from configs.lib.common import ATTENTION
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
-from posattn_jax.build.start import beginning
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part
+from posattn_jax.config.start import beginning
 from posattn_jax.data import tokenizer
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import TASKS

@@ -7,8 +7,8 @@ import pytest
 from configs import char_lm
 from configs.lib.common import NO_SPAN, SPAN
 from posattn_jax import WindowSpan
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part
 from posattn_jax.run import span_saving
 from posattn_jax.train.step import TrainState, init_state
 

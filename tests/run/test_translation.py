@@ -14,8 +14,8 @@ import pytest
 from configs import nmt_multi30k
 from configs.lib import common, common_nmt
 from configs.lib.common_mixers import mixing
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.data import parallel, text_files, tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train

@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from configs import bert_tiny, char_lm, digits, glue
 from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part, set_all
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part, set_all
 from posattn_jax.data import tokenizer
 from posattn_jax.data.characters import Characters
 from posattn_jax.data.data_set import split

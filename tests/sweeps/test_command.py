@@ -11,7 +11,7 @@ from configs.lib.common import SPAN
 from configs.studies import question_grid
 from posattn_jax import GeluGate
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
-from posattn_jax.build.parts import change, part
+from posattn_jax.config.parts import change, part
 from posattn_jax.sweeps import command, prepare
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError

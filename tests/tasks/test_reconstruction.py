@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from configs import reconstruction
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids

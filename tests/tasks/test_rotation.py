@@ -7,8 +7,8 @@ import pytest
 from scipy.special import log_softmax
 
 from configs import rotation
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.rotation import Rotation
 from posattn_jax.use import trained

@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from posattn_jax.build import experiment
+from posattn_jax.config import experiment
 from tests.support.command import ROOT, environment
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from configs import digits
 from configs.lib.common import ENCODING, SPAN
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.command import ROOT, environment

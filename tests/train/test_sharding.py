@@ -13,8 +13,8 @@ from benchmarks.compilers.hlo import Module
 from configs.lib.common import ATTENTION, SPAN
 from configs.lib.common_vit import VALUES
 from posattn_jax import LowRankTranslution, Siren
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from configs.lib import common
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.nn.layers import dropout_rngs
 from posattn_jax.system.errors import InputError
 from posattn_jax.train.optimizer import Adam, gradient_norms

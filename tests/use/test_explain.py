@@ -16,7 +16,7 @@ from PIL import Image
 from configs.lib.common import SPAN
 from configs.lib.common_vit import VALUES
 from posattn_jax import Translution
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction

@@ -16,7 +16,7 @@ from configs import bert_tiny
 from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError

@@ -14,8 +14,8 @@ from PIL import Image
 from configs import bert_tiny, glue, image_folder, sentences, word_order
 from configs.lib import common_grafts
 from posattn_jax import Bert, Content, KernelEncoding, Positional, RelativeBias, bert_block, convert
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from posattn_jax.build.parts import part
+from posattn_jax.config.parts import part
 from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import GridImages
 from posattn_jax.system.errors import InputError

@@ -23,7 +23,7 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict, FieldReference, config_dict
 
-from posattn_jax.build.names import DTYPES, FUNCTIONS, class_of, function_name, name_of, trust
+from posattn_jax.config.names import DTYPES, FUNCTIONS, class_of, function_name, name_of, trust
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import FROM_DATA
 

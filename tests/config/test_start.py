@@ -20,9 +20,9 @@ from posattn_jax import (
     RotaryContent,
     Translution,
 )
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, part
-from posattn_jax.build.start import _same_labels, beginning
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import change, part
+from posattn_jax.config.start import _same_labels, beginning
 from posattn_jax.data import own
 from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.images import ImageSet

@@ -10,8 +10,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from posattn_jax.build.names import class_of
-from posattn_jax.build.parts import nones, part
+from posattn_jax.config.names import class_of
+from posattn_jax.config.parts import nones, part
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 

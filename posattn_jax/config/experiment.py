@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from posattn_jax.axes import Sizes
-from posattn_jax.build.names import class_of, name_of, short
-from posattn_jax.build.parts import build, leaves, set_all
-from posattn_jax.build.saved import check_version
+from posattn_jax.config.names import class_of, name_of, short
+from posattn_jax.config.parts import build, leaves, set_all
+from posattn_jax.config.saved import check_version
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.packing import Packed

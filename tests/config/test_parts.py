@@ -23,9 +23,9 @@ from posattn_jax import (
     SirenEncoding,
     WindowSpan,
 )
-from posattn_jax.build import parts
-from posattn_jax.build.names import FUNCTIONS
-from posattn_jax.build.parts import build, change, leaves, part, set_all, without_none
+from posattn_jax.config import parts
+from posattn_jax.config.names import FUNCTIONS
+from posattn_jax.config.parts import build, change, leaves, part, set_all, without_none
 from posattn_jax.system.errors import InputError
 
 
@@ -126,7 +126,7 @@ class OwnTerm(nn.Module):
 
 def test_a_class_of_ones_own():
     config = attention(terms={"own": part(OwnTerm, strength=3.0)})
-    assert config.terms.own.kind == "tests.build.test_parts:OwnTerm"
+    assert config.terms.own.kind == "tests.config.test_parts:OwnTerm"
     assert build(config, "attention").terms == (OwnTerm(3.0),)
 
 

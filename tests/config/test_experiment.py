@@ -10,8 +10,8 @@ from configs import digits, reconstruction, translution
 from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
-from posattn_jax.build import experiment
-from posattn_jax.build.parts import build, change, part
+from posattn_jax.config import experiment
+from posattn_jax.config.parts import build, change, part
 from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.moving_mnist import Clips, Stills

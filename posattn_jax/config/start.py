@@ -11,10 +11,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from posattn_jax.build import experiment
-from posattn_jax.build.experiment import Saved
-from posattn_jax.build.parts import change, set_all
-from posattn_jax.build.saved import completed
+from posattn_jax.config import experiment
+from posattn_jax.config.experiment import Saved
+from posattn_jax.config.parts import change, set_all
+from posattn_jax.config.saved import completed
 from posattn_jax.data.batches import Source
 from posattn_jax.data.own import normalised
 from posattn_jax.nn.grafts import Flat, Path, begin_as

@@ -10,9 +10,9 @@ import pytest
 
 from configs import char_lm, nmt_multi30k
 from posattn_jax import main
-from posattn_jax.build import experiment, names
-from posattn_jax.build.names import class_of
-from posattn_jax.build.saved import completed, get_config, settable
+from posattn_jax.config import experiment, names
+from posattn_jax.config.names import class_of
+from posattn_jax.config.saved import completed, get_config, settable
 from posattn_jax.data import parallel, tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.system.errors import InputError, RunError

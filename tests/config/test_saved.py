@@ -1,13 +1,16 @@
 """Configs of run folders, also of earlier versions, whose classes have more fields by now."""
 
 import json
+import pathlib
 
 import pytest
 
 from configs import digits
-from posattn_jax.build.names import class_of
-from posattn_jax.build.parts import part
-from posattn_jax.build.saved import BEFORE, completed, settable
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.config.names import class_of, name_of
+from posattn_jax.config.parts import part
+from posattn_jax.config.saved import BEFORE, completed, settable
+from posattn_jax.system.files import read_json
 
 ADAM = "posattn_jax.train.optimizer:Adam"
 
@@ -65,3 +68,27 @@ def test_a_saved_config_is_set_as_its_config_file_is():
         "size": (1, 2),
         "name": None,
     }
+
+
+def kinds(config, path="config"):
+    """The kinds of all parts, by path."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from kinds(value, f"{path}.{name}")
+        elif name == "kind":
+            yield path, value
+
+
+def committed():
+    """The config of each run of the committed sweeps, and the one that lies alone."""
+    for folder in sorted(path.parent for path in pathlib.Path("docs/results").glob("*/runs.jsonl")):
+        yield from (run.config for run in read_runs(folder, completed).all)
+    yield completed(read_json(pathlib.Path("benchmarks/results/nvidia_h200_training/one_epoch_config.json")))
+
+
+def test_every_committed_run_names_classes_that_are_there():
+    configs = list(committed())
+    assert len(configs) > 100
+    for path, kind in {each for config in configs for each in kinds(config)}:
+        cls = class_of(kind, path)
+        assert name_of(cls) == kind
