@@ -13,7 +13,7 @@ import argparse
 import pathlib
 import sys
 
-from posattn_jax.system import checksums, command_line
+from posattn_jax.system import checksums, command_line, extras
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.files import read_json, write_json
 
@@ -54,6 +54,7 @@ def prepare(
 
     if name not in SETS:
         raise InputError(f'name="{name}": expected one of {", ".join(SETS)}')
+    extras.need(*SETS[name].needs)
     write = SETS[name].write
     if write is None:
         if out is not None:

@@ -49,6 +49,7 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.system import command_line, extras, short_help
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import config_of_run
 from posattn_jax.system.short_help import Mode
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
@@ -245,6 +246,7 @@ EXAMPLES = (
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
 OWN_CONFIG = command_line.PACKAGE / "config" / "saved.py"  # the config file that reads that of a run folder
+OF_A_RUN = ("evaluate", "translate", "generate", "predict", "explain", "export")  # their --workdir is a trained run
 WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take only options
 
 
@@ -257,16 +259,17 @@ def main(argv: list[str]) -> int:
         width = max(map(len, found)) + 2
         print(*(f"{name:{width}}{about}" for name, about in found.items()), sep="\n")
         return 0
+    extras.need(*extras.LIBRARIES["train"])
     workdir = pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are reported before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
+            seeds = None if _SEEDS.value is None else command_line.numbers("--seeds", _SEEDS.value)
             from posattn_jax.run.train import train
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            seeds = None if _SEEDS.value is None else command_line.numbers("--seeds", _SEEDS.value)
             train(_config(), workdir, _WANDB.value, seeds)
         case "evaluate":
             from posattn_jax.run.evaluate import evaluate
@@ -371,6 +374,9 @@ def help_text(argv: list[str]) -> str | None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line. Raises InputError for anything wrong with it, including the config's fields."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
+    mode, workdir = (command_line.last_value(argv, flag) for flag in ("mode", "workdir"))
+    if mode in OF_A_RUN and workdir:
+        config_of_run(pathlib.Path(workdir))  # first, as a config file takes seconds to read
     _trust(argv)
     argv = _with_own_config(argv)
     field = next((each for each in argv if re.match(r"--?config\.", each)), None)

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-import posattn_jax
+from posattn_jax import public
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
 from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.ops.initial import NORMAL, STANDARD_NORMAL, XAVIER, fan_in, fused_xavier
@@ -33,7 +33,7 @@ DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 
 def name_of(cls: type) -> str:
     """The name of a public class; for any other class "MODULE:NAME", by which it is imported."""
-    if getattr(posattn_jax, cls.__name__, None) is cls:
+    if getattr(public, cls.__name__, None) is cls:
         return cls.__name__
     return f"{cls.__module__}:{cls.__qualname__}"
 
@@ -62,10 +62,10 @@ def class_of(name: Any, path: str) -> Any:
     if not isinstance(name, str):
         raise InputError(wrong)
     module, colon, attribute = name.rpartition(":")
-    if colon and module.partition(".")[0] != posattn_jax.__name__ and module not in _TRUSTED:
+    if colon and module.partition(".")[0] != "posattn_jax" and module not in _TRUSTED:
         raise InputError(f"{path}: {name} is not of posattn_jax: expected --modules={module}, if you trust its code")
     try:
-        found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
+        found = getattr(importlib.import_module(module) if colon else public, attribute, None)
     except Exception as error:  # whatever a module raises when it is imported
         raise InputError(f"{path}: {error}") from error
     if not isinstance(found, type):

@@ -13,14 +13,12 @@ from ml_collections import ConfigDict
 from posattn_jax.config.names import class_of
 from posattn_jax.config.parts import nones, part
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json
+from posattn_jax.system.files import config_of_run
 
 
 def get_config(variant: str) -> ConfigDict:
     """The config in the folder of a run. Raises InputError if there is none, or an earlier version wrote it."""
-    saved = read_json(pathlib.Path(variant, "config.json"))
-    if saved is None:
-        raise InputError(f"--workdir={variant}: no run there (it has no config.json)")
+    saved = config_of_run(pathlib.Path(variant))
     check_version(saved, pathlib.Path(variant))
     return settable(saved)
 

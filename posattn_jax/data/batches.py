@@ -4,13 +4,15 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-import grain
 import numpy as np
 
 from posattn_jax.data.buckets import ENDLESS, BucketOrder
 from posattn_jax.system.errors import InputError
+
+if TYPE_CHECKING:
+    import grain
 
 Batch = dict[str, np.ndarray]
 
@@ -105,7 +107,7 @@ class EpochOrder:
         """The examples of an update, on average."""
         return self.update_size * self.examples_per_row
 
-    def dataset(self) -> grain.MapDataset:
+    def dataset(self) -> "grain.MapDataset":
         """The ids of update 0, 1, ..., without end. Raises InputError if an update is larger than the data."""
         number, size = self.num_examples, self.update_size
         if not 0 < size <= number:
@@ -118,6 +120,8 @@ class EpochOrder:
         def ids(update: int) -> np.ndarray:
             epoch, step = divmod(int(update), self.steps_per_epoch)
             return drawn(epoch)[step * size : (step + 1) * size]
+
+        import grain  # a second or two, and a config is read without it
 
         return grain.MapDataset.range(ENDLESS).map(ids)
 
@@ -154,11 +158,11 @@ WHOLE = Share()
 
 def training_batches(
     read: Callable[[np.ndarray], Batch],
-    order: grain.MapDataset,
+    order: "grain.MapDataset",
     num_micro_batches: int = 1,
     share: Share = WHOLE,
     reads_ahead: bool = True,
-) -> grain.DatasetIterator:
+) -> "grain.DatasetIterator":
     """Reads batches in the given order: this process's shares of the micro-batches of an update, concatenated.
 
     The iterator has get_state and set_state for the position, which is the same in all processes and does not depend on
@@ -169,6 +173,8 @@ def training_batches(
     def own(ids: np.ndarray) -> np.ndarray:
         cut = np.asarray(ids).reshape(num_micro_batches, share.num_shards, -1)
         return cut[:, list(share.shards)].reshape(-1)
+
+    import grain
 
     options = grain.ReadOptions(num_threads=int(reads_ahead), prefetch_buffer_size=4 if reads_ahead else 0)
     return iter(order.map(lambda ids: read(own(ids))).to_iter_dataset(options))

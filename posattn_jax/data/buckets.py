@@ -3,12 +3,14 @@
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import grain
 import numpy as np
 
 from posattn_jax.system.errors import InputError
+
+if TYPE_CHECKING:
+    import grain
 
 ENDLESS = 2**40  # updates
 
@@ -101,12 +103,14 @@ class BucketOrder:
         places = 2 * np.sum(self._num_updates * self.rows * self.buckets)
         return float(1 - (np.sum(source_lengths) + np.sum(target_lengths)) / places)
 
-    def dataset(self) -> grain.MapDataset:
+    def dataset(self) -> "grain.MapDataset":
         """The ids of update 0, 1, ..., without end."""
 
         def ids(update: int) -> np.ndarray:
             epoch, step = divmod(int(update), self.steps_per_epoch)
             return self._epoch(epoch)[step]
+
+        import grain  # a second or two, and a config is read without it
 
         return grain.MapDataset.range(ENDLESS).map(ids)
 

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from posattn_jax.config import experiment
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
+from posattn_jax.system import extras
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import cache_folder, write_json
@@ -24,8 +25,10 @@ from posattn_jax.use import translate
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints."""
     saved = check_evaluation(config, workdir)
-    if experiment.task_class(config) is Translation and jax.process_count() > 1:
-        raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
+    if experiment.task_class(config) is Translation:
+        extras.need("sacrebleu")
+        if jax.process_count() > 1:
+            raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
     experiment.keep_programs(cache_folder())
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)

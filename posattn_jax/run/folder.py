@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from posattn_jax.config.names import name_of
 from posattn_jax.config.saved import check_version
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import OF_THE_PLACE, as_saved, read_json
+from posattn_jax.system.files import OF_THE_PLACE, as_saved, config_of_run, read_json
 from posattn_jax.system.processes import claim
 from posattn_jax.train.schedule import ENDLESS
 
@@ -48,9 +48,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
 
 def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     """The config of the run in a folder. Raises InputError unless this config can evaluate that run."""
-    saved = _read_config(workdir)
-    if saved is None:
-        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    saved = config_of_run(workdir)
     remedy = f"without --config it is the run's own; an evaluation may change only {', '.join(MAY_DIFFER)}"
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER, remedy)
     return saved

@@ -18,7 +18,7 @@ from posattn_jax.config.parts import change, without_none
 from posattn_jax.config.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
-from posattn_jax.system import command_line
+from posattn_jax.system import command_line, extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import as_saved
 
@@ -32,6 +32,8 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
         options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm), options.vmap_seeds
     )
     plan = load_plan(config_file)
+    if plan.of_translations:
+        extras.need("sacrebleu")  # for the evaluation of each run, and the report
     seeds = None if options.seeds is None else command_line.numbers("--seeds", options.seeds)
     chosen = plan.select(options.treatments, seeds)
     stated, commands = _with_earlier(plan.select(None, seeds), workdir)

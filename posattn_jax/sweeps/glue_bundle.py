@@ -17,7 +17,7 @@ import zipfile
 
 from ml_collections import ConfigDict
 
-from posattn_jax.system import command_line
+from posattn_jax.system import command_line, extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically
 
@@ -35,7 +35,8 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
     Raises:
       InputError: there is no finished run, or a test set differs in size from that of the site.
     """
-    from posattn_jax.data import glue  # here, so that a missing library is reported in one line
+    extras.need(*extras.LIBRARIES["train"])
+    from posattn_jax.data import glue  # here, as it takes seconds
     from posattn_jax.run.evaluate import evaluate
 
     finished = {task: sorted((workdir / f"{task}_{name}").glob("*/summary.json")) for task in glue.TASKS}

@@ -59,6 +59,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
         with extras.named():
+            values([each for each in argv if not re.match(r"--?config\b", each)])  # first, as a config takes seconds
             rest = values(argv)
             _ = values["config"].value  # the config file is read here
     except (AttributeError, KeyError) as error:

@@ -113,6 +113,14 @@ def as_saved(value: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(value), object_hook=with_present_names)
 
 
+def config_of_run(workdir: pathlib.Path) -> Any:
+    """The `config.json` of a run folder. Raises InputError if there is no run."""
+    saved = read_json(workdir / "config.json")
+    if saved is None:
+        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    return saved
+
+
 def read_metrics(path: pathlib.Path) -> list[dict]:
     """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out.
 

@@ -17,6 +17,7 @@ from jax import export as jax_export
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
 from posattn_jax.models.stack import with_tables
+from posattn_jax.system import extras
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_json
@@ -41,8 +42,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     Raises:
       InputError: there is no such run, or its model is one of points.
     """
-    import flatbuffers  # noqa: F401 (jax needs it to write; fails early if it is missing)
-
+    extras.need("flatbuffers")  # with which jax writes
     run = trained.of_run(workdir, implementation="dense")
     if not (run.is_of_sentences or isinstance(run.source, GridImages)):
         raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")

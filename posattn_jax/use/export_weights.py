@@ -8,6 +8,7 @@ from posattn_jax.convert.pixels import Scale
 from posattn_jax.convert.vit_names import Format
 from posattn_jax.data.images import GridImages
 from posattn_jax.models.vit import VisionTransformer
+from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
@@ -23,6 +24,7 @@ def export_weights(workdir: pathlib.Path, names: Format) -> pathlib.Path:
     Raises:
       InputError: there is no such run, or its model has parts that the models of the format do not have.
     """
+    extras.need("safetensors")
     run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
     folder = workdir / names
     labels: dict[str, Any] = {

@@ -29,7 +29,7 @@ from posattn_jax.data.tagged import TaggedSequences
 from posattn_jax.data.words import WordSequences
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json
+from posattn_jax.system.files import config_of_run
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
@@ -169,9 +169,7 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
 
 def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
     """The config of a run of one of these tasks. Raises InputError if there is no such run."""
-    saved = read_json(workdir / "config.json")
-    if saved is None:
-        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    saved = config_of_run(workdir)
     check_version(saved, workdir)
     config = ConfigDict(saved)
     if not issubclass(experiment.task_class(config), tuple(tasks)):

@@ -5,6 +5,7 @@ import functools
 import http.server
 import importlib.util
 import signal
+import sys
 import threading
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ from posattn_jax.data import cifar, image_sets, tokenizer
 from posattn_jax.data.data_set import Reading
 from posattn_jax.data.official.sets import SETS
 from posattn_jax.system import checksums, command_line
+from posattn_jax.system.errors import InputError
 from tests.support import made_official
 from tests.support.command import ROOT
 from tests.support.made_text import sentences, translated, write_mnli, write_rte
@@ -419,3 +421,11 @@ def test_damaged_archives(run, publish, tmp_path):
     made_official.write_tar(archive, members)
     assert "has no de-en/IWSLT14.TED.dev2010.de-en.de.xml" in run("iwslt14")[2][-1]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["iwslt14", "wmt14_en_de", "wmt14_en_fr"])
+def test_a_set_is_not_downloaded_without_the_library_that_cleans_it(launcher, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    monkeypatch.setattr(launcher, "official_files", None)
+    with pytest.raises(InputError, match=r"^sacremoses is missing: pip install posattn_jax\[nlp\]$"):
+        launcher.prepare(name, tmp_path, tmp_path / "out", download=True)

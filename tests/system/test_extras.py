@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
-from configs import digits
+from configs import digits, translation
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -49,7 +49,7 @@ def test_every_library_is_of_the_core_or_of_the_extra_that_is_told():
     distributions = metadata.packages_distributions() | {name: [of] for name, of in NOT_INSTALLED.items()}
     has, told = promised(), {library: extra for extra, names in extras.LIBRARIES.items() for library in names}
     libraries = set(imported()) - set(sys.stdlib_module_names) - {"posattn_jax", "configs", "load"} - NO_EXTRA
-    assert told.keys() - libraries == {"importlib_resources", "wandb"}, "which another imports, or is imported by name"
+    assert told.keys() - libraries == {"flatbuffers", "importlib_resources", "wandb"}, "which others import"
     for library in libraries | told.keys():
         assert {normal(name) for name in distributions[library]} & has[told.get(library, "")], library
 
@@ -106,10 +106,29 @@ def test_every_command_says_what_it_lacks_in_a_line(tmp_path):
         f"costs {DIGITS}",
         f"glue_bundle {tmp_path} composite",
     ]
-    missing = "grain,matplotlib,markdown,submitit,tensorboardX"
+    assert lacks("grain,matplotlib,markdown,submitit,tensorboardX", commands) == ["train"] * len(commands)
+
+
+def lacks(missing, commands):
+    """The extras that the commands name, each in its one line."""
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, missing, *commands], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     assert result.stdout.split() == ["2"] * len(commands), result.stderr
     told = re.findall(r"posattn_jax: error: \w+ is missing: pip install posattn_jax\[(\w+)\]\n", result.stderr)
-    assert told == ["train"] * len(commands) and len(result.stderr.splitlines()) == len(commands)
+    assert len(result.stderr.splitlines()) == len(commands)
+    return told
+
+
+def test_what_only_the_end_of_the_work_needs_is_missed_before_it(tmp_path):
+    """The run has no checkpoint, and the sweep no data: that would be told next."""
+    write_json(tmp_path / "config.json", translation.get_config("tiny").to_dict())
+    commands = {
+        f"main --mode=evaluate --workdir={tmp_path}": "nlp",
+        f"main --mode=sweep --config=configs/nmt_multi30k.py:tiny --workdir={tmp_path / 'sweep'}": "nlp",
+        f"main --mode=export --workdir={tmp_path}": "export",
+        f"main --mode=export --format=timm --workdir={tmp_path}": "convert",
+    }
+    assert lacks("sacrebleu,flatbuffers,safetensors", [*commands]) == [*commands.values()]
+    assert lacks("sklearn", [f"main {DIGITS}"]) == ["train"]
+    assert not (tmp_path / "sweep").exists()

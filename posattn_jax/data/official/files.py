@@ -65,9 +65,11 @@ class OfficialSet:
       write: a function that makes the set in a folder from those files that exist, given by name, and returns counts of
         what it wrote. None: the config reads the official files themselves.
       fields: the options of the config, with FOLDER for the folder.
+      needs: the libraries of an extra that `write` needs: see `extras.need`.
     """
 
     config: str
     files: tuple[OfficialFile, ...]
     write: Callable[[Mapping[str, pathlib.Path], pathlib.Path], dict[str, int]] | None = None
     fields: str = "--config.data.dir=FOLDER"
+    needs: tuple[str, ...] = ()

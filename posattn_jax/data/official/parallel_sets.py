@@ -100,6 +100,7 @@ def _wmt(
             Part("train", [_corpus(each, pattern, *(own or languages)) for each, pattern, *own in training], clean),
             Part(name, [tested], parallel_text.segments, num_pairs=num_pairs),
         ),
+        needs=("sacremoses",) if clean is parallel_text.normalised else (),
     )
 
 
@@ -126,6 +127,7 @@ SETS = {
                 num_pairs=6750,
             ),
         ),
+        needs=("sacremoses",),
     ),
     "wmt14_en_de": _wmt(
         "configs/wmt14_en_de.py",

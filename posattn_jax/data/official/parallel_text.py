@@ -106,7 +106,7 @@ def printable(lines: Iterable[str], language: str) -> Iterator[str]:
 
 def normalised(lines: Iterable[str], language: str) -> Iterator[str]:
     """The lines with punctuation as of Moses' normalize-punctuation.perl, and then as of `printable`."""
-    from sacremoses import MosesPunctNormalizer  # here, so that a missing library is reported in one line
+    from sacremoses import MosesPunctNormalizer  # of an extra, which other sets do without
 
     normalizer = MosesPunctNormalizer(language, perl_parity=True)
     # Moses also gets the end of the line
