@@ -35,7 +35,7 @@ from configs import cifar2d_span
 from posattn_jax.benchmarks.parts import PARTS, REST, part_of
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.config import experiment
-from posattn_jax.nn.examples import EXAMPLE_AXES
+from posattn_jax.nn.sharding import EXAMPLE_AXES
 from posattn_jax.system.files import read_json, write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.program import Program

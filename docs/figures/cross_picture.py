@@ -18,7 +18,7 @@ from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.data.number_words import MADE_UP
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.pictures import panels, save, style
+from posattn_jax.system.plot_style import panels, save, style
 from posattn_jax.train import pretrained
 
 LANGUAGES = tuple(MADE_UP)

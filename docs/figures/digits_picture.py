@@ -15,7 +15,7 @@ from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import Split
 from posattn_jax.data.moving_mnist import Scene, Stills
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.pictures import panels, save
+from posattn_jax.system.plot_style import panels, save
 
 NUMBER = 6
 HALVES = Stills(shift="halves")

@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 
 from posattn_jax.system.files import read_json, read_metrics
-from posattn_jax.system.pictures import panels, save, style
+from posattn_jax.system.plot_style import panels, save, style
 
 
 def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], list[float]]]]:

@@ -17,7 +17,7 @@ from posattn_jax.analysis.runs import Runs
 from posattn_jax.ops.span import half_span
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
-from posattn_jax.system.pictures import BLUE, VERMILLION, panels, save, whole_ticks
+from posattn_jax.system.plot_style import BLUE, VERMILLION, panels, save, whole_ticks
 
 
 def reaches(workdir: pathlib.Path) -> list[np.ndarray]:

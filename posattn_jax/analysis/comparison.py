@@ -8,7 +8,7 @@ from matplotlib.ticker import LogFormatter
 from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.labels import label_points
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.system.pictures import panels, style
+from posattn_jax.system.plot_style import panels, style
 
 
 def by_cost(runs: Runs) -> Figure | None:

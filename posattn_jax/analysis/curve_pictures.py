@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from posattn_jax.analysis.curves import Curve
-from posattn_jax.system.pictures import style, whole_ticks
+from posattn_jax.system.plot_style import style, whole_ticks
 
 # The first of three dimensions is time or depth: frames of a clip, or slices of a volume.
 DIMENSIONS = {1: ("positions",), 2: ("rows", "columns"), 3: ("time or depth", "rows", "columns")}

@@ -12,7 +12,7 @@ from posattn_jax.analysis.curves import Log, log_of, size_curves
 from posattn_jax.analysis.position_figures import energies_of_heads
 from posattn_jax.analysis.span_pictures import on_grid
 from posattn_jax.system.files import read_json, read_metrics
-from posattn_jax.system.pictures import SIGNED, panels, save, style, whole_ticks
+from posattn_jax.system.plot_style import SIGNED, panels, save, style, whole_ticks
 
 Positions = Mapping[str, np.ndarray]
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from posattn_jax.axes import Float
-from posattn_jax.system.pictures import FROM_ZERO, SIGNED, panels, style, whole_ticks
+from posattn_jax.system.plot_style import FROM_ZERO, SIGNED, panels, style, whole_ticks
 
 COLUMNS = 4
 

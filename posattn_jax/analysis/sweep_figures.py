@@ -15,7 +15,7 @@ from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_profiles, draw_spans
 from posattn_jax.analysis.tables import lines_of
 from posattn_jax.system.files import value_at
-from posattn_jax.system.pictures import BLACK, BLUE, VERMILLION, panels, save, style, whole_ticks
+from posattn_jax.system.plot_style import BLACK, BLUE, VERMILLION, panels, save, style, whole_ticks
 
 COLUMNS = 3
 MOST_CURVES = 8  # in one panel

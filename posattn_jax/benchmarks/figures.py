@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator
 
 from posattn_jax.benchmarks.table import PASSES
-from posattn_jax.system.pictures import panels, save, style
+from posattn_jax.system.plot_style import panels, save, style
 
 AXES = {"median_ms": "time (ms)", "temp_mib": "temporary memory (MiB)"}
 

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Query, Shape, Value, Weights
-from posattn_jax.nn.examples import each_its_own, example_axes
 from posattn_jax.nn.scores import Extent, Scores
+from posattn_jax.nn.sharding import each_its_own, example_axes
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import (
     CUT_LAYOUTS,

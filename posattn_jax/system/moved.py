@@ -9,6 +9,8 @@ from typing import Any
 # What a module was called, and what it is called now; so are the modules in it.
 MOVED = {
     "posattn_jax.build": "posattn_jax.config",
+    "posattn_jax.nn.examples": "posattn_jax.nn.sharding",
+    "posattn_jax.system.pictures": "posattn_jax.system.plot_style",
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Resident, Share
-from posattn_jax.nn.examples import EXAMPLE_AXES
+from posattn_jax.nn.sharding import EXAMPLE_AXES
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch
 from posattn_jax.train.seed_map import SeedMap

@@ -207,7 +207,7 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
     of a head.
     """
     from posattn_jax.analysis.position_figures import alpha_and_beta, attention_of_a_sentence  # late: takes a second
-    from posattn_jax.system.pictures import save
+    from posattn_jax.system.plot_style import save
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
     told = np.append(translator.target.encode(translator([sentence]))[0], END)

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 
 from posattn_jax import Content, Positional, PositionalSelfAttention, SinusoidalEncoding
-from posattn_jax.nn.examples import each_its_own
+from posattn_jax.nn.sharding import each_its_own
 from posattn_jax.ops.attention import Problem, attend
 from tests.support.slow import slow
 

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from posattn_jax.system.pictures import panels, save, style, whole_ticks
+from posattn_jax.system.plot_style import panels, save, style, whole_ticks
 
 
 def test_curves_are_told_apart_without_their_colours():
