@@ -211,7 +211,7 @@ OF_A_BENCHMARK = (
     flags.DEFINE_float("seconds", 600, "Time budget of all timed runs; each case has at least three."),
     flags.DEFINE_float("memory_limit_gib", 8, "Layouts that need more temporary memory are skipped."),
     flags.DEFINE_enum(
-        "data", "made", ["made", "read"], "Time updates on random pixels (made), or on the config's data set (read)."
+        "data", "random", ["random", "read"], "Time updates on random pixels, or on the config's data set (read)."
     ),
     flags.DEFINE_string("trace", None, "Folder for a profile of each case, to open in Perfetto."),
 )

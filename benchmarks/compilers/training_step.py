@@ -53,7 +53,7 @@ def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
     config.model.dtype = dtype
     config.model.block.attention.span.initial_sigma = sigma
     config.train.bounded_spans = "yes"
-    source = experiment.data_set(config).made(config.train.batch_size * config.train.accumulation_steps)
+    source = experiment.data_set(config).random(config.train.batch_size * config.train.accumulation_steps)
     task, optimizer, _, settings = experiment.prepare(config, source)
     bounds = SpanBounds(task, init_params(task, jax.random.key(0))).value
     mesh = Mesh(np.asarray(devices).reshape(-1, 1, 1, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))

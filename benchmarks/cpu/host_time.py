@@ -28,7 +28,7 @@ def host_ms(num_seeds: int, dispatch_steps: int, updates: int) -> dict[str, floa
     config = cifar2d_span.get_config("quick")
     config.train.bounded_spans, config.train.dispatch_steps = "no", dispatch_steps
     config.train.resident_mib = 200 * num_seeds
-    source = experiment.data_set(config).made(EXAMPLES)
+    source = experiment.data_set(config).random(EXAMPLES)
     task, optimizer, mesh, settings = experiment.prepare(config, source, vmapped=num_seeds > 1)
     settings = dataclasses.replace(settings, bounded_spans="no")
     data = [SeedData(seed, source, source) for seed in range(num_seeds)]

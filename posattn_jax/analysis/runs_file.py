@@ -23,7 +23,7 @@ from posattn_jax.analysis.plan import Plan, plan_of
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
-from posattn_jax.system.moved import with_present_names
+from posattn_jax.system.moved import with_present_classes
 
 NAME = "runs.jsonl"
 DIGITS, POINTS = 5, 200  # precision and length of arrays that are only drawn
@@ -61,7 +61,7 @@ def read(path: pathlib.Path) -> Runs:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        first, *lines = (json.loads(line, object_hook=with_present_names) for line in text.splitlines())
+        first, *lines = (json.loads(line, object_hook=with_present_classes) for line in text.splitlines())
         plan = plan_of(first["plan"])
         runs = Runs(plan, {}, first["left_out"], first["commands"], {}, {}, {}, {})
         configs = {line["treatment"]: first["config"] | line.get("config", {}) for line in lines if "seed" not in line}

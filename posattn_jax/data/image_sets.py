@@ -118,9 +118,9 @@ class LabelledImages(DataSet):
         return below(folder, sorted({path for part in ("train", "test") for path in record.files(folder, part)}))
 
     def empty(self, workdir: pathlib.Path) -> Any:
-        return self.made(0)
+        return self.random(0)
 
-    def made(self, number: int) -> Any:
+    def random(self, number: int) -> Any:
         """A source of `number` images with random pixels and random labels."""
         rng, classes = np.random.default_rng(0), len(self.classes)
         images = rng.integers(0, 256, (number, *self.shape), np.uint8)

@@ -2,7 +2,7 @@
 
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:half --workdir=FOLDER
       [--implementations=auto,dense] [--dtypes=float32,bfloat16] [--batch_sizes=10,20] [--sigmas=.05,.3]
-      [--steps=10 --repeats=3 --seconds=600 --memory_limit_gib=8] [--data=made|read] [--trace=FOLDER]
+      [--steps=10 --repeats=3 --seconds=600 --memory_limit_gib=8] [--data=random|read] [--trace=FOLDER]
 
 A timed run is a number of consecutive updates as in training, including the reading of data, on the mesh of the config.
 The learning rate is 0, so that spans do not change. One more run is profiled.
@@ -49,7 +49,7 @@ from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
 
 # The updates of an epoch of random pixels.
-MADE_UPDATES = 16
+RANDOM_UPDATES = 16
 
 BASELINE = "dense"
 
@@ -105,8 +105,8 @@ def make_source(config: ConfigDict, data: str, most_examples: int, workdir: path
         return experiment.load_sources(config, workdir=workdir)["train"]
     images = experiment.data_set(config)
     if not isinstance(images, LabelledImages):
-        raise InputError(f"data {short(config.data.kind)}: --data=made knows images; use --data=read")
-    return images.made(max(1, MADE_UPDATES * most_examples))
+        raise InputError(f"data {short(config.data.kind)}: --data=random knows images; use --data=read")
+    return images.random(max(1, RANDOM_UPDATES * most_examples))
 
 
 class Updates:
@@ -119,7 +119,7 @@ class Updates:
       waited: for each run, the share of time in which it waited for data.
     """
 
-    def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
+    def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, known: dict[Any, Compiled]):
         self.task, optimizer, mesh, settings = experiment.prepare(config, source)
         self._training = Program(self.task, optimizer, [SeedData(config.seed, source, source)], mesh, settings)
         self._state, self._batches = self._training.init(config.seed), [self._training.batches(0)]
@@ -129,11 +129,11 @@ class Updates:
 
         # A program reads sigma from its state, so rows with other sigmas share it, unless it has static bounds.
         key = *leaves(config.model, "implementation"), config.model.dtype, config.train.batch_size, bounds
-        if key not in made:
+        if key not in known:
             with jax.set_mesh(self._training.mesh):
                 arguments = self._training.arguments(self._state, self._batches, 1, self._clock)
-                made[key] = compile_ahead(self._training.updates(bounds), arguments, limit_gib)
-        self._compiled = made[key]
+                known[key] = compile_ahead(self._training.updates(bounds), arguments, limit_gib)
+        self._compiled = known[key]
         self.hlo = self._compiled.call.as_text()
         self.program = self._compiled.program(self._run)
 
@@ -145,9 +145,9 @@ class Updates:
                 count = min(training.most, self._steps - done)
                 arguments = training.arguments(self._state, self._batches, count, self._clock)
                 self._state, figures = self._compiled.call(*arguments)
-        made = jax.block_until_ready((self._state, figures))
+        finished = jax.block_until_ready((self._state, figures))
         self.waited.append(self._clock.waiting_share)
-        return made
+        return finished
 
 
 def flops_of(config: ConfigDict, source: Source) -> int:

@@ -28,16 +28,18 @@ TREATMENTS |= {"cifar2d_span_nothreshold": "gaussian_2d"}
 
 
 def with_present_names(argv: list[str]) -> list[str]:
-    """A command line of an earlier version as one of this version; what changed is told on standard error."""
+    """A command line of an earlier version as one of this version; what changed is printed on standard error."""
     return [now for argument in argv for now in _present(argument)]
 
 
 def _present(argument: str) -> list[str]:
     given = re.fullmatch(r"--?config=(configs/(\w+)\.py)(:.*)?", argument, re.DOTALL)
-    if given is None or any((folder / given[1]).is_file() for folder in (pathlib.Path(), HOME)):
+    path, stem, variant = given.groups(default="") if given else ("", "", "")
+    if re.fullmatch("--?data=made", argument):  # of --mode=benchmark
+        now = ["--data=random"]
+    elif not given or any((folder / path).is_file() for folder in (pathlib.Path(), HOME)):
         return [argument]
-    stem, variant = given[2], given[3] or ""
-    if stem in TREATMENTS:
+    elif stem in TREATMENTS:
         now = [f"--config=configs/cifar2d_span.py{variant}", f"--treatment={TREATMENTS[stem]}"]
     elif (HOME / "configs" / "studies" / f"{stem}.py").is_file():
         now = [f"--config=configs/studies/{stem}.py{variant}"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.moved import with_present_names
+from posattn_jax.system.moved import with_present_classes
 
 # Fields of a config in which otherwise equal runs may differ: the place of the data, and the devices.
 OF_THE_PLACE = ("data.dir", "data.validation_dir", "data.download", "cache_dir")
@@ -103,14 +103,14 @@ def read_json(path: pathlib.Path) -> Any:
       InputError: it cannot be parsed.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_hook=with_present_names) if path.exists() else None
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=with_present_classes) if path.exists() else None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def as_saved(value: dict[str, Any]) -> dict[str, Any]:
     """A value as `read_json` reads it, once it was written."""
-    return json.loads(json.dumps(value), object_hook=with_present_names)
+    return json.loads(json.dumps(value), object_hook=with_present_classes)
 
 
 def config_of_run(workdir: pathlib.Path) -> Any:

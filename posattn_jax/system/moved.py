@@ -22,7 +22,7 @@ def present(name: str) -> str:
     return name
 
 
-def with_present_names(saved: dict[str, Any]) -> dict[str, Any]:
+def with_present_classes(saved: dict[str, Any]) -> dict[str, Any]:
     """An object of a JSON file, whose classes have their present names. It is a hook of `json.loads`."""
     return {field: present(value) if isinstance(value, str) else value for field, value in saved.items()}
 

@@ -89,7 +89,7 @@ def test_all_rows_are_timed_before_the_first_profile(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark.parts, "measure", profile)
     options = flags.FlagValues()
     values = {"implementations": ["auto", "dense"], "dtypes": [], "batch_sizes": None, "sigmas": None, "trace": None}
-    values |= {"steps": 1, "repeats": 3, "seconds": 1.0, "memory_limit_gib": 1.0, "data": "made"}
+    values |= {"steps": 1, "repeats": 3, "seconds": 1.0, "memory_limit_gib": 1.0, "data": "random"}
     for name, value in values.items():
         flags.DEFINE_string(name, None, "", flag_values=options)
         options[name].value = value

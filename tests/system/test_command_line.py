@@ -22,6 +22,11 @@ def test_configs_of_earlier_versions_are_told_their_present_names(capsys):
     } - {"span_2d"}
 
 
+def test_a_value_of_earlier_versions(capsys):
+    assert command_line.with_present_names(["", "--data=made"]) == ["", "--data=random"]
+    assert capsys.readouterr().err == "--data=made is now --data=random\n"
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/studies").glob("*.py")), ids=lambda path: path.stem)
 def test_studies_are_found_by_their_earlier_paths(path, capsys):
     given = f"--config=configs/{path.name}:tiny"

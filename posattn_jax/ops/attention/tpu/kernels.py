@@ -204,11 +204,11 @@ class Kernels(Pair):
                 elif self.is_causal:
                     end = jnp.where(same_plane, jnp.minimum(end, (last_row + 1) * width), end)
                 first = jnp.maximum(first, other[2] * chunk)
-                end = jnp.minimum(jnp.minimum(end, other[2] * chunk + chunk), strips.held)
+                end = jnp.minimum(jnp.minimum(end, other[2] * chunk + chunk), strips.positions)
                 first = over(first, self.step) * self.step
                 body(start, Walk(first, other[2] * chunk + chunk - other_size, other_size, self.step, end))
 
-            in_use = over(jnp.minimum(strips.held - own[2] * chunk, chunk) + size - 1, size)
+            in_use = over(jnp.minimum(strips.positions - own[2] * chunk, chunk) + size - 1, size)
             lax.fori_loop(0, in_use, each, None)
 
 

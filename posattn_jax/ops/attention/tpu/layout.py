@@ -109,7 +109,7 @@ class FusedTpu(Loop):
 
         outs = {name: like[name] for name in ("content_query", "position_query") if name in like}
         if self.kernels.pairs:
-            shape = (len(ins["value"]), self.lanes["value"].held, *self.strips.counts, *ins["coefficients"].shape[1:])
+            shape = (len(ins["value"]), self.lanes["value"].padded, *self.strips.counts, *ins["coefficients"].shape[1:])
             outs["d_coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
         if self.fit_encodings:
             outs["encodings"] = like["encoding"]
@@ -148,7 +148,7 @@ class FusedTpu(Loop):
         if "sigma" in arrays:
             coefficients = self.problem.coefficients(arrays["sigma"]).astype(self.dtype)
             coefficients = jnp.broadcast_to(coefficients, (self.heads, coefficients.shape[-1]))
-            ins["coefficients"] = jnp.pad(coefficients, ((0, self.lanes["value"].held - self.heads), (0, 0)))
+            ins["coefficients"] = jnp.pad(coefficients, ((0, self.lanes["value"].padded - self.heads), (0, 0)))
         return ins
 
     def prepared(self, arrays):

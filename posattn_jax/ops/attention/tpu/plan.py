@@ -57,8 +57,8 @@ def cost(plan: Plan, grid_shape: Shape, half: Shape) -> int:
     (queries, keys), width = plan.tile, plan.width
     strips = Strips(tuple(grid_shape), width, max(queries, keys), max(queries, keys), tuple(half))
     reach = int(strips.in_frame(np.array(half))[1])
-    met = min(queries + 2 * reach * width, strips.held)
-    tiles = -(-strips.held // queries) * -(-met // keys)
+    met = min(queries + 2 * reach * width, strips.positions)
+    tiles = -(-strips.positions // queries) * -(-met // keys)
     return strips.strips * min(2 * strips.reach[1] + 1, strips.strips) * tiles * (queries * keys + TILE_PAIRS)
 
 

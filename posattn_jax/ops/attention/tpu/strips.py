@@ -37,13 +37,13 @@ class Lanes:
         return -(-self.heads // self.group)
 
     @property
-    def held(self) -> int:
+    def padded(self) -> int:
         """The number of heads with those that only fill the last group."""
         return self.groups * self.group
 
     def join(self, x: Array) -> Array:
         """[... h c] -> [... L], where L is `groups` times `width`."""
-        x = _pad(_pad(x, -1, 0, self.each - x.shape[-1]), -2, 0, self.held - self.heads)
+        x = _pad(_pad(x, -1, 0, self.each - x.shape[-1]), -2, 0, self.padded - self.heads)
         x = x.reshape(*x.shape[:-2], self.groups, self.group * self.each)
         x = _pad(x, -1, 0, self.width - x.shape[-1])
         return x.reshape(*x.shape[:-2], self.groups * self.width)
@@ -51,7 +51,7 @@ class Lanes:
     def part(self, x: Array, features: int) -> Array:
         """The inverse of `join`: [... L] -> [... h c]."""
         x = x.reshape(*x.shape[:-1], self.groups, self.width)[..., : self.group * self.each]
-        return x.reshape(*x.shape[:-2], self.held, self.each)[..., : self.heads, :features]
+        return x.reshape(*x.shape[:-2], self.padded, self.each)[..., : self.heads, :features]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,19 +100,19 @@ class Strips:
         return -(-self.frame[2] // self.width)
 
     @property
-    def held(self) -> int:
+    def positions(self) -> int:
         """The number of positions per strip before it is padded."""
         return self.frame[1] * self.width
 
     @property
     def chunks(self) -> int:
         """The number of chunks per strip."""
-        return -(-self.held // self.limit)
+        return -(-self.positions // self.limit)
 
     @property
     def chunk(self) -> int:
         """The number of positions per chunk."""
-        return -(-self.held // (self.chunks * self.unit)) * self.unit
+        return -(-self.positions // (self.chunks * self.unit)) * self.unit
 
     @property
     def length(self) -> int:
