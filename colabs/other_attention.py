@@ -126,8 +126,8 @@ vision = {
 }
 trained = {name: train(model, cross_entropy, batches) for name, model in vision.items()}
 for name, params in trained.items():
-    told = jax.jit(vision[name].apply)({"params": params}, images[held_out]).argmax(-1)
-    print(f"{name:6}  accuracy {(told == labels[held_out]).mean():.3f}  {sizes(params)}")
+    predictions = jax.jit(vision[name].apply)({"params": params}, images[held_out]).argmax(-1)
+    print(f"{name:6}  accuracy {(predictions == labels[held_out]).mean():.3f}  {sizes(params)}")
 for i in range(2):
     print(f"sigma of block {i}: {trained['ours'][f'blocks_{i}']['attention']['span']['sigma']}")
 

@@ -163,7 +163,7 @@ function drawTokens(row) {
 function update() {
   readColours();
   const example = data.examples[state.example], row = rowOf(state.head, state.query);
-  $("told").textContent = example.told;
+  $("prediction").textContent = example.prediction;
   $("spanChoice").hidden = !data.layers[state.layer].halfSpans;
   const keys = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 5);
   $("query").textContent = "Query: " + nameOf(state.query) + ". It attends most to:";

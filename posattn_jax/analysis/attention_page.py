@@ -67,7 +67,7 @@ def mean_by_offset(weights: Sequence[Float[np.ndarray, "h _ _"]], grid: tuple[in
 
 def example(
     title: str,
-    told: str,
+    prediction: str,
     weights: Sequence[Float[np.ndarray, "h t s"]],
     picture: np.ndarray | None = None,
     tokens: Sequence[str] = (),
@@ -76,12 +76,12 @@ def example(
 
     Args:
       title: its name.
-      told: the prediction of the model, in words.
+      prediction: the prediction of the model, in words.
       weights: the weights of each layer [h t s]; class tokens come first.
       picture: [height width c] uint8 with 1 or 3 channels; None: the input is a text.
       tokens: the t tokens of a text.
     """
-    made: dict[str, Any] = {"title": title, "told": told, "size": weights[0].shape[-1]}
+    made: dict[str, Any] = {"title": title, "prediction": prediction, "size": weights[0].shape[-1]}
     made["layers"] = [quantise(each) for each in weights]
     if picture is None:
         return made | {"tokens": list(tokens)}

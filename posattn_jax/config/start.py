@@ -58,7 +58,7 @@ def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any],
     _tell("made of its projections", own, found.made)
     _tell("added", own, found.added)
     if differing or other.taken.keys() != whole.taken.keys():
-        there, here = other.told(fresh), _told(config, found.params, source)
+        there, here = other.logits(fresh), _logits(config, found.params, source)
         most = _most(there, here)
         if not most <= CLOSE:
             drawn = f" ({', '.join(_names(found.added))} begin as they are drawn)" if found.added else ""
@@ -66,7 +66,7 @@ def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any],
             raise InputError(f"{saved.name}: another model: {'; '.join(differing)}: {what}")
         print(f"  the same function: logits of {len(there)} examples differ by {most:.1g} at most")
         if other.taken.keys() != whole.taken.keys():
-            most = _most(whole.told(fresh), here)
+            most = _most(whole.logits(fresh), here)
             print(f"  but without {MAY_GO}: with them the logits differ by {most:.2g} at most")
     return lambda fresh: begin_as(task.model, fresh, other.task.model, other.params(fresh)).params
 
@@ -116,9 +116,9 @@ class _Other(NamedTuple):
         own = flatten_dict(fresh)
         return unflatten_dict(self.taken | {path: own[path] for path in self.drawn})
 
-    def told(self, fresh: Any) -> np.ndarray:
-        """The logits of a few examples: see `_told`."""
-        return _told(self.config, self.params(fresh), self.source)
+    def logits(self, fresh: Any) -> np.ndarray:
+        """The logits of a few examples: see `_logits`."""
+        return _logits(self.config, self.params(fresh), self.source)
 
 
 def _made(config: ConfigDict, source: Source) -> tuple[Any, Flat]:
@@ -149,7 +149,7 @@ def _shown(value: Any) -> str:
     return value.get("kind", "a part") if isinstance(value, Mapping) else repr(value)
 
 
-def _told(config: ConfigDict, params: Any, source: Source) -> np.ndarray:
+def _logits(config: ConfigDict, params: Any, source: Source) -> np.ndarray:
     """The logits of a few examples, on one device, always in float32."""
     config = config.copy_and_resolve_references()
     config.mesh.grid = 1

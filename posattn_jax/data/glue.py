@@ -250,8 +250,10 @@ def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pa
         own: Any = outputs[groups == group]
         if not len(own):  # there is no diagnostic file
             continue
-        told = [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
-        text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(told))
+        answers = (
+            [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
+        )
+        text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(answers))
         paths.append(folder / f"{stem}.tsv")
         write_text(paths[-1], text)
     return paths

@@ -57,10 +57,10 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         for name, scores in translate.evaluate(translator, data, workdir, sources).items():
             results[name] |= scores
     if "unlabelled" in sources:
-        told = evaluator.predictions(state.params, sources["unlabelled"])
+        predictions = evaluator.predictions(state.params, sources["unlabelled"])
         groups = sources["unlabelled"].groups
         if is_first():
-            written = glue.write_answers(data.name, told, groups, workdir / "answers")
+            written = glue.write_answers(data.name, predictions, groups, workdir / "answers")
             print(f"answers to the test set: {', '.join(map(str, written))}")
     if is_first():
         write_json(workdir / "evaluation.json", results)

@@ -85,11 +85,11 @@ class MaskedLanguageModelling(SequenceTask):
         chance, kind, other = jnp.moveaxis(draw(ids), 1, 0)
         drawn = (chance < self.mask_share) & (tokens >= self.num_special)
         _, targets = jax.lax.top_k(jnp.where(drawn, -chance, -1.0), self.most(length))
-        told = jnp.take_along_axis(drawn, targets, axis=1)
-        hidden = jnp.zeros(tokens.shape, bool).at[jnp.arange(len(tokens))[:, None], targets].set(told)
+        are_valid = jnp.take_along_axis(drawn, targets, axis=1)
+        hidden = jnp.zeros(tokens.shape, bool).at[jnp.arange(len(tokens))[:, None], targets].set(are_valid)
         others = self.num_special + (other * (self.vocabulary_size - self.num_special)).astype(tokens.dtype)
         shown = jnp.where(kind < 0.8, self.mask_id, jnp.where(kind < 0.9, others, tokens))
-        return jnp.where(hidden, shown, tokens), targets, told
+        return jnp.where(hidden, shown, tokens), targets, are_valid
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.
@@ -99,10 +99,10 @@ class MaskedLanguageModelling(SequenceTask):
         """
         mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         tokens = batch["tokens"]
-        shown, places, told = self.hide(mask_rng, tokens, batch["ids"])
+        shown, places, are_valid = self.hide(mask_rng, tokens, batch["ids"])
         logits, intermediates = self.apply(params, batch | {"tokens": shown}, dropout_rng, targets=places)
         targets = jnp.take_along_axis(tokens, places, axis=1)
-        weights = told * batch.get("weights", jnp.ones(len(tokens)))[:, None]
+        weights = are_valid * batch.get("weights", jnp.ones(len(tokens)))[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         correct = jnp.argmax(logits, -1) == targets
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}

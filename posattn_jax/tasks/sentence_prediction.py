@@ -39,13 +39,13 @@ class SentencePrediction(SequenceTask):
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:
         return SequenceClassifier(model, knows["num_outputs"])
 
-    def _told(self, logits: Float[Array, "b k"]) -> Float[Array, " b"]:
+    def _predicted(self, logits: Float[Array, "b k"]) -> Float[Array, " b"]:
         labels = jnp.argmax(logits, -1).astype(jnp.float32)
         return logits[:, 0].astype(jnp.float32) if self.model.num_outputs == 1 else labels
 
     def predict(self, params: Params, batch: dict[str, Array]) -> Float[Array, " b"]:
         """The predicted label, as its index, or the predicted number of each example."""
-        return self._told(self.apply(params, batch)[0])
+        return self._predicted(self.apply(params, batch)[0])
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch and its totals.
@@ -61,51 +61,51 @@ class SentencePrediction(SequenceTask):
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         weights = batch.get("weights", jnp.ones(len(logits)))
         totals = {"loss": jnp.sum(weights * losses), "count": jnp.sum(weights)}
-        each = {"told": self._told(logits), "targets": targets, "groups": batch["groups"], "seen": weights}
+        each = {"predictions": self._predicted(logits), "targets": targets, "groups": batch["groups"], "seen": weights}
         nothing = jnp.zeros(self.num_examples)
         totals |= {name: nothing.at[batch["ids"]].add(weights * value) for name, value in each.items()}
         return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
 
     def zero_totals(self) -> Totals:
         """The totals of no examples."""
-        each = {name: jnp.zeros(self.num_examples) for name in ("told", "targets", "groups", "seen")}
+        each = {name: jnp.zeros(self.num_examples) for name in ("predictions", "targets", "groups", "seen")}
         return {"loss": jnp.zeros(()), "count": jnp.zeros(())} | each
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
         """The mean loss, the task's metrics, and "score", which chooses the best epoch; see `by_group`."""
         seen = np.asarray(totals["seen"]) > 0
-        told, targets, groups = (np.asarray(totals[name])[seen] for name in ("told", "targets", "groups"))
-        return {"loss": float(totals["loss"]) / float(totals["count"])} | self.by_group(targets, told, groups)
+        predictions, targets, groups = (np.asarray(totals[name])[seen] for name in ("predictions", "targets", "groups"))
+        return {"loss": float(totals["loss"]) / float(totals["count"])} | self.by_group(targets, predictions, groups)
 
-    def by_group(self, targets: np.ndarray, told: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    def by_group(self, targets: np.ndarray, predictions: np.ndarray, groups: np.ndarray) -> dict[str, float]:
         """The metrics of the first group and, as "..._mismatched", those of the second, which only MNLI has."""
         figures = {}
         for group, suffix in ((0, ""), (1, "_mismatched")):
             own = groups == group
             if own.any():
-                found = self.metrics(targets[own], told[own])
+                found = self.metrics(targets[own], predictions[own])
                 figures |= {f"{name}{suffix}": value for name, value in found.items()}
         return figures
 
-    def metrics(self, targets: np.ndarray, told: np.ndarray) -> dict[str, float]:
-        """The metrics of the predictions `told`. The correlation with constant values is 0."""
+    def metrics(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+        """The metrics of `predictions`. The correlation with constant values is 0."""
         from scipy import stats
         from sklearn import metrics  # a second to import, and only these tasks need it
 
         if self.metric == "correlation":
-            constant = np.ptp(targets) == 0 or np.ptp(told) == 0
+            constant = np.ptp(targets) == 0 or np.ptp(predictions) == 0
             pearson, spearman = (
-                0.0 if constant else float(correlation(targets, told).statistic)
+                0.0 if constant else float(correlation(targets, predictions).statistic)
                 for correlation in (stats.pearsonr, stats.spearmanr)
             )
             return {"score": (pearson + spearman) / 2, "pearson": pearson, "spearman": spearman}
-        accuracy = float(np.mean(targets == told))
+        accuracy = float(np.mean(targets == predictions))
         match self.metric:
             case "matthews":
-                matthews = float(metrics.matthews_corrcoef(targets, told))
+                matthews = float(metrics.matthews_corrcoef(targets, predictions))
                 return {"score": matthews, "matthews": matthews, "accuracy": accuracy}
             case "accuracy_f1":
-                f1 = float(metrics.f1_score(targets, told, zero_division=0.0))
+                f1 = float(metrics.f1_score(targets, predictions, zero_division=0.0))
                 return {"score": (accuracy + f1) / 2, "accuracy": accuracy, "f1": f1}
             case _:
                 return {"score": accuracy, "accuracy": accuracy}

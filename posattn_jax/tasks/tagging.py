@@ -52,15 +52,15 @@ class Tagging(SequenceTask):
         begins_word, tags = batch["targets"] >= 0, jnp.maximum(batch["targets"], 0)
         weights = begins_word * batch.get("weights", jnp.ones(len(logits)))[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, tags)
-        told = jnp.argmax(logits, -1)
+        predictions = jnp.argmax(logits, -1)
         of_tag = jax.nn.one_hot(tags, len(self.names)) * weights[..., None]
         totals = {
             "loss": jnp.sum(weights * losses),
-            "correct": jnp.sum(of_tag * (told == tags)[..., None], (0, 1)),
+            "correct": jnp.sum(of_tag * (predictions == tags)[..., None], (0, 1)),
             "count": jnp.sum(of_tag, (0, 1)),
         }
         if self._kinds is not None:
-            right, ours, theirs = self._spans(told, tags, begins_word)
+            right, ours, theirs = self._spans(predictions, tags, begins_word)
             totals |= {"spans": jnp.stack([jnp.sum(weights * each) for each in (right, ours, theirs)])}
         return totals["loss"] / jnp.sum(weights) + self.penalty_of(intermediates), totals
 
@@ -91,10 +91,12 @@ class Tagging(SequenceTask):
         return np.array([name.startswith("B-") for name in self.names]), np.array(kinds)
 
     def _spans(
-        self, told: Int[Array, "b t"], tags: Int[Array, "b t"], begins_word: Bool[Array, "b t"]
+        self, predictions: Int[Array, "b t"], tags: Int[Array, "b t"], begins_word: Bool[Array, "b t"]
     ) -> tuple[Array, Array, Array]:
         """[b t] where spans start: those that are right, those predicted, and those of the tags."""
-        (ours, kind, end), (theirs, right_kind, right_end) = (self._marked(each, begins_word) for each in (told, tags))
+        (ours, kind, end), (theirs, right_kind, right_end) = (
+            self._marked(each, begins_word) for each in (predictions, tags)
+        )
         return ours & theirs & (kind == right_kind) & (end == right_end), ours, theirs
 
     def _marked(

@@ -51,8 +51,8 @@ class Evaluator:
         """The prediction of `task.predict` for every example [n], in order."""
         predict = jax.jit(self.task.predict, out_shardings=self._replicated)
         batches = evaluation_batches(source, self.batch_size, own_share(self.mesh))
-        told = [np.asarray(predict(params, put_batch(batch, self.mesh))) for batch in batches]
-        return np.concatenate(told)[: len(source)]
+        predictions = [np.asarray(predict(params, put_batch(batch, self.mesh))) for batch in batches]
+        return np.concatenate(predictions)[: len(source)]
 
     def _add(self, params: Any, batch: Batch, totals: Totals) -> Totals:
         """Adds a batch's totals to those so far. Traced."""

@@ -139,22 +139,24 @@ def _example(
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
     row, targets = np.asarray(logits[0], float), np.asarray(batch["targets"])[0] if "targets" in batch else None
-    told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(row, targets=targets))
+    prediction = (
+        "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.prediction(row, targets=targets))
+    )
     if not run.is_of_sentences:
-        return weights, attention_page.example(name["path"], told, weights, picture=given)
+        return weights, attention_page.example(name["path"], prediction, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
     num = int((ids != run.task.pad_id).sum())
     tokens = run.source.tokenizer.pieces(ids[:num])
     weights = [each[:, :num, :num] for each in weights]
-    return weights, attention_page.example(" | ".join(given), told, weights, tokens=tokens)
+    return weights, attention_page.example(" | ".join(given), prediction, weights, tokens=tokens)
 
 
-def _sentence(told: dict[str, Any]) -> str:
-    if "tags" in told:
-        return f"The model predicts: {' '.join(told['tags'])}."
-    if "score" in told:
-        return f"The model predicts: {told['score']:.3f}."
-    return f"The model predicts: {told['name']}, with probability {told['probability']:.3f}."
+def _sentence(prediction: dict[str, Any]) -> str:
+    if "tags" in prediction:
+        return f"The model predicts: {' '.join(prediction['tags'])}."
+    if "score" in prediction:
+        return f"The model predicts: {prediction['score']:.3f}."
+    return f"The model predicts: {prediction['name']}, with probability {prediction['probability']:.3f}."
 
 
 def _layers(

@@ -74,6 +74,6 @@ def predict(
             logits = np.asarray(tell(run.params, batch), np.float64)
         targets = np.asarray(batch["targets"]) if isinstance(run.task, Tagging) else [None] * len(logits)
         for (name, _), row, own in zip(good, logits, targets, strict=False):
-            print(json.dumps(name | run.told(row, top, own)), file=output)
+            print(json.dumps(name | run.prediction(row, top, own)), file=output)
         output.flush()
     return 2 if any_wrong else 0

@@ -210,16 +210,16 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
     from posattn_jax.system.plot_style import save
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
-    told = np.append(translator.target.encode(translator([sentence]))[0], END)
+    prediction = np.append(translator.target.encode(translator([sentence]))[0], END)
     _, captured = translator.task.model.apply(
         {"params": translator.params},
         jnp.asarray(ids, jnp.int32),
-        jnp.asarray([[BEGIN, *told[:-1]]], jnp.int32),
+        jnp.asarray([[BEGIN, *prediction[:-1]]], jnp.int32),
         capture_intermediates=lambda module, method: method == "mix" or module.name in ("value", "linear"),
         mutable=["intermediates"],
     )
     source = [*translator.source.pieces(ids[0, :-1]), "END"]
-    target = ["BEGIN", *translator.target.pieces(told[:-1])]
+    target = ["BEGIN", *translator.target.pieces(prediction[:-1])]
     last = len(translator.task.model.encoder_blocks) - 1
     model = translator.task.model
     num_heads = model.encoder_blocks[0].mixing.num_heads

@@ -58,10 +58,10 @@ def of_loops(masking, key, tokens, ids):
 @pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
 def test_against_loops(share):
     masking, tokens, ids = make_task(share), make_tokens(200), np.arange(200) + 7
-    shown, places, told = map(np.asarray, jax.jit(masking.hide)(jax.random.key(0), tokens, ids))
+    shown, places, valid = map(np.asarray, jax.jit(masking.hide)(jax.random.key(0), tokens, ids))
     expected, hidden = of_loops(masking, jax.random.key(0), np.asarray(tokens), ids)
     np.testing.assert_array_equal(shown, expected)
-    for place, chosen, own in zip(places, told, hidden, strict=True):
+    for place, chosen, own in zip(places, valid, hidden, strict=True):
         assert set(place[chosen]) == own and chosen.sum() == len(own)
 
 
@@ -72,8 +72,8 @@ def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
     """Of n ordinary tokens Binomial(n, share): its mean, its variance, and how often there is none at all."""
     runs, length = 20_000, 40
     tokens = jnp.tile(jnp.where(jnp.arange(length) < ordinary, 9, 0), (runs, 1))
-    _, places, told = jax.jit(make_task(share).hide)(jax.random.key(2), tokens, jnp.arange(runs))
-    counts = np.asarray(told.sum(1))
+    _, places, valid = jax.jit(make_task(share).hide)(jax.random.key(2), tokens, jnp.arange(runs))
+    counts = np.asarray(valid.sum(1))
     mean, variance = ordinary * share, ordinary * share * (1 - share)
     assert abs(counts.mean() - mean) < 4 * np.sqrt(variance / runs)
     # The variance of a sample's variance, from the fourth moment of the binomial.
@@ -81,7 +81,7 @@ def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
     assert abs(counts.var() - variance) < 4 * np.sqrt((fourth - variance**2) / runs)
     none = (1 - share) ** ordinary
     assert abs((counts == 0).mean() - none) <= 4 * np.sqrt(none * (1 - none) / runs)
-    drawn = np.bincount(np.asarray(places)[np.asarray(told)], minlength=length) / runs
+    drawn = np.bincount(np.asarray(places)[np.asarray(valid)], minlength=length) / runs
     np.testing.assert_allclose(drawn[:ordinary], share, atol=4.5 * np.sqrt(share * (1 - share) / runs))
     assert not drawn[ordinary:].any()
 
@@ -103,16 +103,16 @@ def test_what_there_is_no_room_for_stays_as_it_is(monkeypatch):
     monkeypatch.setattr(MaskedLanguageModelling, "most", lambda self, length: 2)
     tokens = jnp.full((500, LENGTH), 7)
     hide = jax.jit(make_task(0.4).hide)
-    shown, places, told = map(np.asarray, hide(jax.random.key(0), tokens, jnp.arange(500)))
-    assert told.sum(1).max() == 2
-    for row, place, chosen in zip(shown, places, told, strict=True):
+    shown, places, valid = map(np.asarray, hide(jax.random.key(0), tokens, jnp.arange(500)))
+    assert valid.sum(1).max() == 2
+    for row, place, chosen in zip(shown, places, valid, strict=True):
         assert set(np.flatnonzero(row != 7)) <= set(place[chosen])
 
 
 def test_eight_in_ten_are_masked_and_one_is_another():
     tokens = jnp.full((20_000, LENGTH), 7)
-    shown, places, told = draw(jax.random.key(1), tokens, jnp.arange(20_000))
-    hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1)[np.asarray(told)]
+    shown, places, valid = draw(jax.random.key(1), tokens, jnp.arange(20_000))
+    hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1)[np.asarray(valid)]
     n = len(hidden)
     for found, expected in (
         (hidden == 3, 0.8),
@@ -137,9 +137,9 @@ def test_the_draw_depends_on_key_and_sequence_alone():
 
 def test_a_sequence_of_special_tokens_alone_hides_nothing():
     tokens = jnp.array([[1, 2, 2, 0, 0]])
-    shown, _, told = draw(jax.random.key(0), tokens, jnp.arange(1))
+    shown, _, valid = draw(jax.random.key(0), tokens, jnp.arange(1))
     np.testing.assert_array_equal(shown, tokens)
-    assert not told.any()
+    assert not valid.any()
 
 
 def test_share_is_a_share(unchecked):
@@ -172,12 +172,12 @@ def make_batch(num_sequences=5):
 def test_loss_is_that_of_the_hidden_tokens(task, params, loss_of):
     """Against numpy, from the logits of every place of what the model was shown."""
     batch = make_batch()
-    shown, places, told = map(np.asarray, draw(jax.random.key(0), batch["tokens"], batch["ids"]))
+    shown, places, valid = map(np.asarray, draw(jax.random.key(0), batch["tokens"], batch["ids"]))
     logits = jax.jit(lambda shown: task.model.apply({"params": params}, shown, key_mask=batch["tokens"] != 0))(shown)
     logits = np.asarray(logits, np.float64)
     losses, correct = [], []
-    for row, places_of, told_of, tokens in zip(logits, places, told, np.asarray(batch["tokens"]), strict=True):
-        for place in places_of[told_of]:
+    for row, places_of, valid_of, tokens in zip(logits, places, valid, np.asarray(batch["tokens"]), strict=True):
+        for place in places_of[valid_of]:
             scores = row[place]
             losses.append(np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[tokens[place]])
             correct.append(scores.argmax() == tokens[place])
@@ -217,7 +217,7 @@ def test_training_draws_anew_and_evaluation_does_not(params, loss_of):
 
 @pytest.mark.slow
 def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params, loss_of):
-    """Of a sequence whose one told token is masked, any other in its place moves the loss by the logits alone."""
+    """Of a sequence whose one predicted token is masked, any other in its place moves the loss by the logits alone."""
     tokens = jnp.array([[1, 9, 2] + [0] * (LENGTH - 3)])
     batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens)}
     ids = jnp.arange(200)

@@ -66,7 +66,7 @@ def test_gradients_reach_every_parameter_and_labels_mean_nothing():
 def test_a_run_tells_by_how_much_an_image_is_turned(tmp_path):
     run = trained.of_run(make_digits(tmp_path / "run", {"task": part(Rotation)}))
     assert run.names == ("0 degrees", "90 degrees", "180 degrees", "270 degrees") and run.task.model.num_classes == 4
-    assert run.told(np.array([0.0, 0.0, 9.0, 0.0]))["name"] == "180 degrees"
+    assert run.prediction(np.array([0.0, 0.0, 9.0, 0.0]))["name"] == "180 degrees"
 
 
 def test_images_that_cannot_be_turned():

@@ -1,4 +1,4 @@
-"""Labels and numbers of sentences: losses, metrics and what is told."""
+"""Labels and numbers of sentences: losses, metrics and predictions."""
 
 import jax
 import jax.numpy as jnp
@@ -46,15 +46,15 @@ def test_loss_and_totals(num_outputs):
         np.float64,
     )
     if num_outputs == 1:
-        expected, told = np.mean((logits[:, 0] - targets) ** 2), logits[:, 0]
+        expected, predictions = np.mean((logits[:, 0] - targets) ** 2), logits[:, 0]
     else:
         expected = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(N), targets])
-        told = logits.argmax(1)
+        predictions = logits.argmax(1)
     loss = jax.jit(task.loss)
     found, totals = loss(params, batch)
     assert found == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(totals["told"], told, rtol=1e-5)
-    np.testing.assert_allclose(jax.jit(task.predict)(params, batch), told, rtol=1e-5)
+    np.testing.assert_allclose(totals["predictions"], predictions, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(task.predict)(params, batch), predictions, rtol=1e-5)
     added = task.zero_totals()
     for part in parts_of(batch):
         added = jax.tree.map(np.add, added, jax.device_get(loss(params, part)[1]))
@@ -65,11 +65,16 @@ def test_loss_and_totals(num_outputs):
     assert loss(params, batch, jax.random.key(0))[0] != found  # dropout
 
 
-def totals_of(told, targets, seen=None, groups=None):
-    n = len(told)
+def totals_of(predictions, targets, seen=None, groups=None):
+    n = len(predictions)
     seen = np.ones(n) if seen is None else np.asarray(seen, float)
     groups = np.zeros(n) if groups is None else np.asarray(groups)
-    arrays = {"told": np.asarray(told, float), "targets": np.asarray(targets, float), "groups": groups, "seen": seen}
+    arrays = {
+        "predictions": np.asarray(predictions, float),
+        "targets": np.asarray(targets, float),
+        "groups": groups,
+        "seen": seen,
+    }
     return {"loss": 1.5 * seen.sum(), "count": seen.sum()} | arrays
 
 
@@ -86,9 +91,9 @@ def test_accuracy_and_f1():
 
 
 def test_correlations():
-    told, targets = np.array([1.0, 2, 3, 10]), np.array([0.0, 1, 2, 3])
-    found = make_task(1, "correlation").summarise(totals_of(told, targets))
-    pearson = np.corrcoef(told, targets)[0, 1]
+    predictions, targets = np.array([1.0, 2, 3, 10]), np.array([0.0, 1, 2, 3])
+    found = make_task(1, "correlation").summarise(totals_of(predictions, targets))
+    pearson = np.corrcoef(predictions, targets)[0, 1]
     assert found == pytest.approx({"loss": 1.5, "score": (pearson + 1) / 2, "pearson": pearson, "spearman": 1.0})
 
 

@@ -91,11 +91,11 @@ def test_spans_are_those_of_loops(seed):
     """Of random tags, half of them those of the sentence, with tokens that begin no word between them."""
     rng, task = np.random.default_rng(seed), task_of(CHUNKS)
     tags = rng.integers(len(CHUNKS), size=(40, LENGTH))
-    told = np.where(rng.random(tags.shape) < 0.8, tags, rng.integers(len(CHUNKS), size=tags.shape))
+    predictions = np.where(rng.random(tags.shape) < 0.8, tags, rng.integers(len(CHUNKS), size=tags.shape))
     begins = rng.random(tags.shape) < 0.8
-    found = [int(each.sum()) for each in task._spans(jnp.asarray(told), jnp.asarray(tags), jnp.asarray(begins))]
+    found = [int(each.sum()) for each in task._spans(jnp.asarray(predictions), jnp.asarray(tags), jnp.asarray(begins))]
     expected = np.zeros(3, int)
-    for row, own, kept in zip(told, tags, begins, strict=True):
+    for row, own, kept in zip(predictions, tags, begins, strict=True):
         ours, theirs = (spans_of([CHUNKS[i] for i in each[kept]]) for each in (row, own))
         expected += len(ours & theirs), len(ours), len(theirs)
     assert found == expected.tolist()
@@ -106,8 +106,8 @@ def test_right_tags_have_an_f1_of_1_and_tags_without_spans_of_0():
     tags = jnp.array([[0, 2, 4, 3, 3, 0, 0, 2, 1, 4]])
     begins = jnp.ones(tags.shape, bool)
     totals = {"loss": 0.0, "correct": np.ones(5), "count": np.ones(5)}
-    for told, f1 in ((tags, 1.0), (jnp.full_like(tags, 4), 0.0)):
-        spans = np.array([each.sum() for each in task._spans(told, tags, begins)])
+    for predictions, f1 in ((tags, 1.0), (jnp.full_like(tags, 4), 0.0)):
+        spans = np.array([each.sum() for each in task._spans(predictions, tags, begins)])
         assert task.summarise(totals | {"spans": spans})["f1"] == f1
 
 

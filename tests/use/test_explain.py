@@ -78,7 +78,7 @@ def test_weights_are_the_modules(digits_run, explained):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         close(weights_of(explained, 0, i), weights, weights.max(-1, keepdims=True))
         np.testing.assert_allclose(weights_of(explained, 0, i).sum(-1), 1, atol=0.03)
-    assert explained["examples"][0]["told"].startswith(
+    assert explained["examples"][0]["prediction"].startswith(
         f"The model predicts: {int(jnp.argmax(logits))}, with probability"
     )
     assert (explained["kind"], explained["grid"], explained["shown"], explained["heads"]) == (
@@ -170,7 +170,7 @@ def test_sentences(tmp_path, make):
         weights = np.asarray(made["block_0"]["weights"][0])[:, :size, :size]
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         close(weights_of(page, i, 0), weights, weights.max(-1, keepdims=True))
-        assert bool(example["told"]) == (make is make_rte)
+        assert bool(example["prediction"]) == (make is make_rte)
     beta = np.asarray(run.params["encoder"]["blocks_0"]["attention"]["terms_2"]["beta"], float)
     kernel = kernel_of(page, 0, "Scores of positions alone")
     close(kernel[:, 9:14], beta.T, np.ptp(beta, axis=0)[:, None])  # of 23 offsets the five in the middle
