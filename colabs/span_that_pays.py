@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A learned span that pays
-# Attention within a span needs to compute only what lies inside. Here the layouts of the same operation are timed on
-# your device: `dense` computes all pairs, `tiled` follows the span, `auto` takes the faster.
+# Attention within a span needs to compute only what lies inside. Here the implementations of the same operation are
+# timed on your device: `dense` computes all pairs, `tiled` follows the span, `auto` takes the faster.
 
 # %%
 # @title Install and look at the device

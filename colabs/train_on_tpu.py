@@ -29,8 +29,9 @@ EXPECT = {
 print(f"{look.strip()}: {EXPECT[look.split()[0]]}")
 
 # %% [markdown]
-# On a TPU the layout `fused` is used only where a trial finds that its kernel is right, and the fastest. The trials
-# must run before the training has the device. If one fails, `auto` uses other layouts; please send us what is printed.
+# On a TPU the implementation `fused` is used only where a trial finds that its kernel is right, and the fastest. The
+# trials must run before the training has the device. If one fails, `auto` uses other implementations; please send us
+# what is printed.
 
 # %%
 from posattn_jax.benchmarks import selfcheck

@@ -4,7 +4,7 @@
 # Needs no .venv: PYTHON (python3), with jax[tpu], flax, jaxtyping, absl-py and numpy installed. No other process may have
 # the TPU. Results are in benchmarks/results/DEVICE/, and a table of them on screen; called again it goes on where it
 # stopped. --quick runs tiny shapes, on a CPU too; --help tells more.
-# Exit codes: 0 done or out of time, 1 a layout disagrees with float64, 2 wrong input or no TPU, 130 stopped.
+# Exit codes: 0 done or out of time, 1 an implementation disagrees with float64, 2 wrong input or no TPU, 130 stopped.
 jax='jax[tpu]'
 source "$(dirname "${BASH_SOURCE[0]}")/device_check.sh"
 

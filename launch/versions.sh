@@ -7,7 +7,7 @@
 #   JAX/FLAX  BETWEEN, with --between, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
 # --between these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
-# break: a layout, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
+# break: an implementation, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
 # and the use of one. In Colab's environment, whose versions are nearly the least, a run is trained, and no more. Two
 # environments are tried at a time, of which one installs: half of the time there is work for one core alone. What ran
 # where is told as a table; that of docs/importing.md is of --between.

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 ATTENTION = "tests.ops.attention"
 # Of tests, by the beginnings of their modules' names.
 COLUMNS = {
-    "layouts, float64": (f"{ATTENTION}.test_", f"{ATTENTION}.xla.", f"{ATTENTION}.cpu."),
+    "implementations, float64": (f"{ATTENTION}.test_", f"{ATTENTION}.xla.", f"{ATTENTION}.cpu."),
     "`fused` for GPUs, emulated": (f"{ATTENTION}.cuda.",),
     "`fused` for TPUs, interpreted and lowered": (f"{ATTENTION}.tpu.",),
     "layers": ("tests.nn.",),

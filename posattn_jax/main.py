@@ -135,7 +135,7 @@ MODES = {
         "--workdir=runs/sweep",
     ),
     "benchmark": Mode(
-        "time training updates with several attention layouts, in turns",
+        "time training updates with several attention implementations, in turns",
         "--config=FILE --workdir=FOLDER",
         "a config file and a folder for the figures",
         {"implementations": "", "dtypes": "", "batch_sizes": ""},
@@ -202,14 +202,14 @@ OF_A_SWEEP = (
     flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )
 OF_A_BENCHMARK = (
-    flags.DEFINE_list("implementations", ["auto", "dense"], "Attention layouts to compare."),
+    flags.DEFINE_list("implementations", ["auto", "dense"], "Attention implementations to compare."),
     flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's."),
     flags.DEFINE_list("batch_sizes", None, "Values of train.batch_size; by default the config's."),
     flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's."),
     flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1),
     flags.DEFINE_integer("repeats", 3, "Timed runs per case; fewer if --seconds is short.", lower_bound=1),
     flags.DEFINE_float("seconds", 600, "Time budget of all timed runs; each case has at least three."),
-    flags.DEFINE_float("memory_limit_gib", 8, "Layouts that need more temporary memory are skipped."),
+    flags.DEFINE_float("memory_limit_gib", 8, "Implementations that need more temporary memory are skipped."),
     flags.DEFINE_enum(
         "data", "random", ["random", "read"], "Time updates on random pixels, or on the config's data set (read)."
     ),

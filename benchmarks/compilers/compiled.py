@@ -152,7 +152,7 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
 
 
 def source_of(case: Case, instrument: Instrument) -> str:
-    """The SHA-256 of the code that a case depends on: the instrument, and the layouts if the case is one of ours."""
+    """The SHA-256 of the code that a case depends on: the instrument, and the implementations if it is one of ours."""
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("shapes", "timing")]
     used += [HERE / f"{name}.py" for name in ("hlo", *instrument.parts)]
     if case.layout in LAYOUTS:

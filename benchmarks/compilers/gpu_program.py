@@ -44,7 +44,7 @@ def _fixed(case: Case) -> dict[str, Any]:
 
 
 def kernels(case: Case) -> list[dict[str, Any]]:
-    """The figures of our kernels, which a program of layout "fused" launches."""
+    """The figures of our kernels, which a program of implementation "fused" launches."""
     _, (arrays, _) = attention(case)
     capability, plans = ".".join(map(str, GPUS[case.target].capability)), []
     device = program.Device(capability)

@@ -41,7 +41,7 @@ def floors(case: Case) -> dict[str, float]:
 
 
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
-    """Thousand cycles: a row for each case with its floor and all layouts; below, each fused kernel by name."""
+    """Thousand cycles: a row for each case with its floor and all implementations; below, each fused kernel by name."""
     fields = ("shape", "half", "batch", "heads", "head_dim", "dtype", "target", "backward")
     layouts = [name for name in LAYOUTS if any(case.layout == name for case in results)]
     rows = [["grid: half-span", "b, h, d", "chip", "pass", "floor", *layouts]]
@@ -68,7 +68,7 @@ def _size(case: Case) -> str:
 
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """The thousand cycles of each kernel of the layout "fused", and of XLA's code around them."""
+    """The thousand cycles of each kernel of the implementation "fused", and of XLA's code around them."""
     found = {
         case: figures["cycles"] for case, figures in results.items() if case.layout == "fused" and "cycles" in figures
     }

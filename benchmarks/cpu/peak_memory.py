@@ -1,4 +1,4 @@
-"""How much memory a layout takes, forward and backward, what XLA does not see included (Linux).
+"""How much memory an implementation takes, forward and backward, what XLA does not see included (Linux).
 
   python -m benchmarks.cpu.peak_memory [--layout=native] [--shape=2d64] [--half=8] [--batch=2 --heads=8 --head_dim=64]
 
@@ -38,7 +38,7 @@ def resident_mib(highest: bool) -> float:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the layout once; returns the exit code."""
+    """Runs the implementation once; returns the exit code."""
     options = parse_flags(argv)
     shape = parse_shape(options.shape)
     point = Point(options.shape, shape, tuple(min(options.half, size - 1) for size in shape))

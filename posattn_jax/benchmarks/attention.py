@@ -1,4 +1,4 @@
-"""Times the layouts of relative attention, and compares them with each other and with the limits of the machine.
+"""Times the implementations of relative attention, and compares them with each other and the machine's limits.
 
   python -m posattn_jax.benchmarks.attention [--shapes=1d1024,2d32,2d64,3d16] [--spans=.05,.12,.25,.5,1] [--window=7]
       [--layouts=dense,reference] [--batch=2 --heads=8 --head_dim=8 --dtype=float32 --backward --static]
@@ -29,7 +29,7 @@ from posattn_jax.ops.attention.api import GENERAL
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 
-# The layouts whose arrays have the size of the span: if sigma is traced they need its bound.
+# The implementations whose arrays have the size of the span: if sigma is traced they need its bound.
 BOUNDED_LAYOUTS = ("patch", "window")
 
 
@@ -75,7 +75,7 @@ def make_function(layout: str, point: Point, arrays: dict[str, Array], backward:
 
 
 def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict[str, Any]:
-    """Compiles and times every layout at one point."""
+    """Compiles and times every implementation at one point."""
     sizes = (options.batch, options.heads, options.head_dim)
     arrays = make_inputs(point, *sizes, options.dtype)
     traced = {name: array for name, array in arrays.items() if name != "sigma" or not options.static}

@@ -41,7 +41,7 @@ def _grouped(points: list[dict], key: Callable[[dict], Any]) -> dict[Any, list[d
 
 
 def _against_span(results, shapes, quantity):
-    """A column per shape and a row per pass: `quantity` of every layout over the half-span.
+    """A column per shape and a row per pass: `quantity` of every implementation over the half-span.
 
     A span that differs between dimensions is placed at the half-span of a box with as many offsets.
     """
@@ -80,7 +80,7 @@ def _against_size(results, half, points):
 
 
 def _curves(axis, results, points, name, quantity, xs, labels):
-    """One line per layout, and the roofline for times; there is a gap where a layout was skipped."""
+    """One line per implementation, and the roofline for times; there is a gap where an implementation was skipped."""
     for i, layout in enumerate(results["options"]["layouts"]):
         ys = [point["passes"][name]["layouts"][layout].get(quantity, np.nan) for point in points]
         axis.plot(xs, ys, **style(i), markerfacecolor="white", label=layout)

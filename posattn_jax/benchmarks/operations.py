@@ -60,8 +60,8 @@ def product_flops(function: Callable, *arguments: Any) -> int:
 def update_flops(loss: Callable, params: Any, batch: Any) -> int:
     """The FLOPs of a model's products in a micro-batch of an update: the forward pass's, and twice that backward.
 
-    Recomputation and padding in a layout must not count: so `loss` must use the layout "reference", which computes all
-    pairs once. A layout that skips pairs can need fewer FLOPs than this.
+    Recomputation and padding in an implementation must not count: so `loss` must use the implementation "reference",
+    which computes all pairs once. One that skips pairs can need fewer FLOPs than this.
     """
     return 3 * product_flops(loss, params, batch)
 

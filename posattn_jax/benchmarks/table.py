@@ -16,7 +16,7 @@ from posattn_jax.system.files import write_text
 # The passes that are timed, by their names in the results and their names in tables.
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
-# The layouts that compute every pair: the others are compared with the faster of them.
+# The implementations that compute every pair: the others are compared with the faster of them.
 BASELINES = ("dense", "reference")
 
 COLUMNS = {
@@ -57,7 +57,7 @@ def measure_all(programs: Mapping[Any, tuple[Callable, tuple]], options: flags.F
 
 
 def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:
-    """Adds figures that can be compared between points to those of every layout in one pass.
+    """Adds figures that can be compared between points to those of every implementation in one pass.
 
       speed_up    = time of the faster of dense and reference / time
       efficiency  = speed_up / pair_ratio: 1 if the time shrank as much as the number of pairs
@@ -75,7 +75,7 @@ def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int,
 
 
 def format_point(result: dict[str, Any]) -> str:
-    """The table of one point: a block of rows per pass, and below it the reasons why layouts were skipped."""
+    """The table of one point: a block of rows per pass, and below it the reasons why implementations were skipped."""
     half, positions = (" x ".join(str(size) for size in result[name]) for name in ("half", "grid_shape"))
     lines = [
         f"{result['shape']}: {positions} positions, half-span {half}: {result['pairs']:,} pairs inside the spans, "

@@ -223,21 +223,21 @@ def make_settings(
 ) -> Settings:
     """The settings of a run whose epochs have `per_epoch` steps, with its defaults decided.
 
-    Some layouts need static bounds of the spans. With others, bounds are faster in two cases. On a GPU, loops of
-    run-time length are slow, except in the kernels of "fused", which "auto" chooses too. And if seeds are vmapped, the
-    program cannot choose a layout for each seed at run time, so it would compute all of them.
+    Some implementations need static bounds of the spans. With others, bounds are faster in two cases. On a GPU, loops
+    of run-time length are slow, except in the kernels of "fused", which "auto" chooses too. And if seeds are vmapped,
+    the program cannot choose an implementation for each seed at run time, so it would compute all of them.
     """
     train: Settings = build(config.train, "train")
     attentions = [block.attention for block in getattr(task, "blocks", ())]
     spans = [each for each in attentions if getattr(each, "span", None) is not None]
     if not spans:
         return dataclasses.replace(train, bounded_spans="no").decided(per_epoch, merging_fits=merging_fits)
-    layouts = {each.implementation for each in spans}
-    needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
+    implementations = {each.implementation for each in spans}
+    needs = bool(implementations & {"patch", "window"}) or config.mesh.grid != 1
     has_dropout = any(getattr(each, "dropout_rate", 0) for each in spans)  # of weights, which no kernel has
     kernels = {"fused", "auto"} if is_cuda() and not has_dropout else {"fused"}
-    pays = jax.default_backend() == "gpu" and not layouts <= kernels
-    chooses = num_seeds > 1 and "auto" in layouts and chooses_at_run_time(task.grid_shape)
+    pays = jax.default_backend() == "gpu" and not implementations <= kernels
+    chooses = num_seeds > 1 and "auto" in implementations and chooses_at_run_time(task.grid_shape)
     return train.decided(per_epoch, needs, pays or chooses, merging_fits)
 
 

@@ -88,8 +88,8 @@ class Classifier(Composite):
           grid_shape: S, one to three sizes whose product is t.
           key_mask: [b t], True = keep; the pooling ignores the rest ("last": the last position kept).
           reference_shape: the grid the model was trained on, if it is not `grid_shape`.
-          span_bounds: one per block: half-spans that its span does not exceed, for layouts of a static size. Blocks of
-            one loop use the largest.
+          span_bounds: one per block: half-spans that its span does not exceed, for implementations of a static size.
+            Blocks of one loop use the largest.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_intermediates, return_weights: whether to return the blocks' intermediates, without or with weights.
 

@@ -104,7 +104,8 @@ class VisionTransformer(Composite):
           grid_shape: S, one to three sizes whose product is t; (n,) for n points.
           key_mask: one per token [b t], True = keep; the pooling ignores the rest. For patches of one position only.
           reference_shape: the grid the model was trained on, if it is not `grid_shape`.
-          span_bounds: one per block: half-spans in patches that its span does not exceed, for layouts of a static size.
+          span_bounds: one per block: half-spans in patches that its span does not exceed, for implementations of a
+            static size.
           positions: [b n p], the positions of points, with patch_shape=(1,).
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_intermediates, return_weights: whether to return the blocks' intermediates, without or with weights.

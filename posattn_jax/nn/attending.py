@@ -10,7 +10,7 @@ from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.sharding import each_its_own, example_axes
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import (
-    CUT_LAYOUTS,
+    CUT_IMPLEMENTATIONS,
     Cache,
     Problem,
     attend,
@@ -31,7 +31,7 @@ PARTNERS = (
 
 @dataclasses.dataclass
 class Attention:
-    """The attention of one call: `average` uses the layer's layout, `weights` computes the weight of every pair.
+    """The attention of one call: `average` by the layer's implementation, `weights` of every pair.
 
     Attributes:
       query: [b t h d]; None if no term needs it.
@@ -95,7 +95,7 @@ class Attention:
         return self._weights
 
     def _attend(self, value: Value | None) -> Any:
-        """Computes the outputs if `value` is given. Keeps the weights if the layout computes them."""
+        """Computes the outputs if `value` is given. Keeps the weights if the implementation computes them."""
         scores, tokens, query = self.scores, self.tokens, self.query
         if scores.query is not None:
             query = scores.query
@@ -157,7 +157,7 @@ class Attention:
 
     def _check_axis(self, problem: Problem) -> None:
         """ValueError if what is asked for cannot be split over devices, even if there is one device only."""
-        if self.implementation not in CUT_LAYOUTS:
+        if self.implementation not in CUT_IMPLEMENTATIONS:
             reason = f'implementation="{self.implementation}"'
         else:
             reason = "dropout" if self.dropout_rate > 0 else supports("grid_axis", problem)

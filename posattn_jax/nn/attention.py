@@ -76,8 +76,8 @@ class PositionalSelfAttention(Composite):
         equal c.
       dropout_rate: the dropout rate of the attention weights (the paper has none).
       scale: the scale of the terms; None: 1 / sqrt(d).
-      implementation: the layout of `relative_attention`; or "factorised", for sinusoids without a span. "auto" chooses
-        "factorised" where it pays off.
+      implementation: that of `relative_attention`; or "factorised", for sinusoids without a span. "auto"
+        chooses "factorised" where it pays off.
       grid_axis: the mesh axis that the grid's first dimension is split over, if the current mesh (`jax.set_mesh`) has
         this axis. `halo_attention` then computes the attention; the compiler distributes the rest. None: no axis.
       kernel_init: the initialiser of the output projection, as a matrix [h d, c].
@@ -169,7 +169,8 @@ class PositionalSelfAttention(Composite):
             lie after it in any causal one. Class tokens come before the grid. Parts that convolve are causal likewise.
           reference_shape: the grid that distances are measured in, if it is not `grid_shape`. A model trained on it
             keeps its meaning of distance on a larger grid.
-          span_bound: half-spans that the span does not exceed, for layouts of a static size; see `relative_attention`.
+          span_bound: half-spans that the span does not exceed, for implementations of a static size; see
+            `relative_attention`.
           num_class_tokens: how many tokens precede the grid. They have no position: no positional term and no span
             applies to a pair with one of them.
           positions: [b n p], the positions of points that lie on no grid. Only the `values` part can use them.

@@ -41,8 +41,8 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     """`attend(problem)`, where each device computes its own examples. The results have a row per example.
 
     Gradients of the arrays that examples share are then summed over the devices once. The compiler alone sums them in
-    every step of a layout's loop. With attention dropout it still does: a device cannot draw the random bits of its own
-    examples only.
+    every step of an implementation's loop. With attention dropout it still does: a device cannot draw the random bits
+    of its own examples only.
     """
     mesh, count = jax.sharding.get_abstract_mesh(), problem.query.shape[0]
     axes = example_axes(count)

@@ -198,7 +198,7 @@ class FlatSpan(LearnedWindow, kw_only=True):
 class WindowSpan(nn.Module):
     """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
-    The cost of every layout follows the window.
+    The cost of every implementation follows the window.
 
     Attributes:
       half_span: the window's reach in positions per dimension, on each side, at least 1; in one dimension also an int.

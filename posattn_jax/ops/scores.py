@@ -1,4 +1,4 @@
-"""From the summed score terms to attention weights: the steps that are the same in every layout.
+"""From the summed score terms to attention weights: the steps that are the same in every implementation.
 
 logits = G * scale * terms            span_mode = "multiply"
 logits = scale * terms + ln G         span_mode = "log_add"
@@ -122,7 +122,7 @@ def dropout(
 ) -> Float[Array, "b h t s"]:
     """Inverted dropout of attention weights, as `ops.dropout.dropout`.
 
-    The bits of a query depend on `rng` and its index alone, so every layout drops the same pairs.
+    The bits of a query depend on `rng` and its index alone, so every implementation drops the same pairs.
     """
     of_queries = jax.vmap(
         lambda weights, query: bits.dropout(weights, jax.random.fold_in(rng, query), rate), in_axes=(2, 0), out_axes=2

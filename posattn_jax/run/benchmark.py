@@ -1,4 +1,4 @@
-"""Times the updates of a config's training, for layouts of attention, dtypes, batch sizes and initial sigmas.
+"""Times the updates of a config's training, for implementations of attention, dtypes, batch sizes and initial sigmas.
 
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:half --workdir=FOLDER
       [--implementations=auto,dense] [--dtypes=float32,bfloat16] [--batch_sizes=10,20] [--sigmas=.05,.3]
@@ -61,7 +61,7 @@ WIDTHS = ("initial_sigma", "initial_width")  # the fields of spans that --sigmas
 
 
 class Kind(NamedTuple):
-    """A row of the table. Rows that differ only in their layout are compared."""
+    """A row of the table. Rows that differ only in their implementation are compared."""
 
     implementation: str
     dtype: str

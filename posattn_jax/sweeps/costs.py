@@ -3,7 +3,8 @@
   python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare [--treatments=siren,rope]
       [--updates=5] [--config.FIELD=VALUE ...]
 
-Operations are those of the formulas for all pairs (implementation=reference), without what a layout saves or adds.
+Operations are those of the formulas for all pairs (implementation=reference), without what an implementation saves or
+adds.
 Memory and seconds are those of the update as it is trained: the temporary memory of the compiled program, and CPU
 seconds summed over all cores, which depend little on other work of the machine. Writes WORKDIR/costs.json, which the
 report reads. Treatments that are in it already are not measured again. Exit codes: 0 done, 2 wrong input.

@@ -10,6 +10,7 @@ from typing import Any
 MOVED = {
     "posattn_jax.build": "posattn_jax.config",
     "posattn_jax.nn.examples": "posattn_jax.nn.sharding",
+    "posattn_jax.ops.attention.tpu.layout": "posattn_jax.ops.attention.tpu.fused",
     "posattn_jax.system.pictures": "posattn_jax.system.plot_style",
 }
 

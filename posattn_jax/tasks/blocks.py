@@ -28,8 +28,8 @@ class BlockTask(Task):
         `span_share`. The papers have none.
       span_penalty_warmup_steps: the updates over which the weight rises linearly from 0; 0: it is constant.
       penalty_scale: the factor of the weight during this rise, 1 at the end; see `at`.
-      span_bounds: for each block, half-spans that its span does not exceed, for layouts of a static size. None: the
-        cost follows the span at run time.
+      span_bounds: for each block, half-spans that its span does not exceed, for implementations of a static size. None:
+        the cost follows the span at run time.
     """
 
     span_penalty: float = 0.0
@@ -79,7 +79,7 @@ class BlockTask(Task):
         return dataclasses.replace(self, penalty_scale=jnp.minimum(step / self.span_penalty_warmup_steps, 1.0))
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:
-        """The same task, with layouts for spans that do not exceed the bounds."""
+        """The same task, with implementations for spans that do not exceed the bounds."""
         return dataclasses.replace(self, span_bounds=span_bounds)
 
     def half_spans(self, params: Params) -> list[Array]:

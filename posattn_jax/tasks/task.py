@@ -78,5 +78,5 @@ class Task:
         return self
 
     def within(self, span_bounds: tuple[Shape, ...]) -> "Task":
-        """The same task, with layouts for spans that do not exceed the bounds."""
+        """The same task, with implementations for spans that do not exceed the bounds."""
         return self

@@ -36,8 +36,8 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     """Exports the best epoch of a run that classifies images, clips or sentences; returns the folder.
 
     The file contains the parameters, and tables instead of the SIRENs and sinusoids that compute encodings of the grid.
-    It takes batches of any size, on each of `PLATFORMS`. Attention always has the layout "dense", because the others
-    depend on the platform or on the batch size.
+    It takes batches of any size, on each of `PLATFORMS`. Attention is always computed by "dense", because the
+    others depend on the platform or on the batch size.
 
     Raises:
       InputError: there is no such run, or its model is one of points.

@@ -49,7 +49,7 @@ class TrainedRun:
 
     Attributes:
       workdir: the folder of the run.
-      config: the config of its training, except for the layout of attention and for `mesh.grid`, which is 1.
+      config: the config of its training, except for the implementation of attention and for `mesh.grid`, which is 1.
       task: the task with its model.
       params: the parameters of the best epoch.
       step: the step of the best epoch.
@@ -188,7 +188,7 @@ def of_run(
     Args:
       workdir: the run folder.
       tasks: the expected tasks.
-      implementation: the layout of attention, which does not change the results.
+      implementation: that of attention, which does not change the results.
 
     Raises:
       InputError: there is no run of these tasks, it has no checkpoint, or an earlier version wrote it.

@@ -10,7 +10,7 @@ from posattn_jax.benchmarks import attention, timing
 from posattn_jax.benchmarks.roofline import Rates
 from posattn_jax.benchmarks.shapes import Point
 from posattn_jax.benchmarks.table import number
-from posattn_jax.ops.attention.api import LAYOUTS
+from posattn_jax.ops.attention.api import IMPLEMENTATIONS
 
 SMALL = ("--repeats=3", "--batch=1", "--heads=2", "--head_dim=2")
 
@@ -69,7 +69,7 @@ def test_a_layout_that_fails_is_skipped_with_its_reason(capsys, monkeypatch):
     def failing(problem):
         raise ValueError('implementation="reference" does not support anything')
 
-    monkeypatch.setitem(LAYOUTS, "reference", failing)
+    monkeypatch.setitem(IMPLEMENTATIONS, "reference", failing)
     monkeypatch.setattr(attention, "measure_rates", lambda dtype: Rates({dtype: 1.0}, 1.0, 1.0))
     arguments = ("--shapes=1d4", "--spans=1", "--layouts=reference,dense", "--static")
     assert attention.run(["attention", *SMALL, *arguments]) == 0

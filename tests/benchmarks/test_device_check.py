@@ -19,7 +19,7 @@ from benchmarks.device.programs import make_function
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, work
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import one_pass
-from posattn_jax.ops.attention.api import LAYOUTS
+from posattn_jax.ops.attention.api import IMPLEMENTATIONS
 from posattn_jax.ops.attention.xla.reference import reference_attention
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -160,7 +160,7 @@ def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
     name = quick_cases()[-1].name
     forget(folder / f"{name}.json", "forward", "fused")
     before = read(folder)[name]["passes"]
-    monkeypatch.setitem(LAYOUTS, "fused", reference_attention)
+    monkeypatch.setitem(IMPLEMENTATIONS, "fused", reference_attention)
     code, changed, printed = run(f"--only={name}")
     assert code == 0 and changed == {name, "summary"}, printed.err
     section = read(folder)[name]["passes"]["forward"]
@@ -216,7 +216,7 @@ def test_a_layout_that_computes_something_else_is_told(in_process, unchecked, mo
     wrong = lambda problem: reference_attention(dataclasses.replace(problem, scale=0.3))
     not_a_number = lambda problem: reference_attention(dataclasses.replace(problem, scale=np.nan))
     for layout, function in {"fused": wrong, "tiled": not_a_number}.items():
-        monkeypatch.setitem(LAYOUTS, layout, function)
+        monkeypatch.setitem(IMPLEMENTATIONS, layout, function)
     monkeypatch.setattr(parity, "LAYOUTS", ("fused", "tiled", "reference", "none"))
     code, _, printed = run(f"--only={name}")
     found = read(folder)[name]["passes"]["forward_backward"]["implementations"]

@@ -129,7 +129,7 @@ def test_weights_of_equal_scores_are_the_packages(mode):
 
 
 def measured(name):
-    """Milliseconds of the layout "native", by case, features a head, and pass."""
+    """Milliseconds of the implementation "native", by case, features a head, and pass."""
     points = read_json(ROOT / "benchmarks" / "results" / "cpu" / "rivals" / name)["points"]
     return {(p["case"], p["head_dim"], p["pass"]): p["rivals"]["native"]["median_ms"] for p in points}
 

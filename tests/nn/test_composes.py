@@ -24,7 +24,7 @@ from tests.support.made_params import made_params
 from tests.support.slow import slow
 
 GRID, C = (3, 4), 4
-LAYOUTS = ["auto", slow("native"), slow("tiled"), slow("reference")]
+IMPLEMENTATIONS = ["auto", slow("native"), slow("tiled"), slow("reference")]
 POLICIES = jax.checkpoint_policies
 
 
@@ -86,14 +86,14 @@ COMPOSED = {
 FAST = ("vmap", "shard_map, types checked")
 
 
-@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in COMPOSED])
 def test_in_a_transformation_of_jax(name, implementation):
     plain, params, x, _, expected = outside(implementation)
     check(differentiated(lambda *given: COMPOSED[name](plain, *given))(params, x), expected)
 
 
-@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_several_sets_of_parameters_vmapped(implementation):
     """Spans of different length among them."""
     plain, own, x, run, _ = outside(implementation)

@@ -200,14 +200,14 @@ def test_a_layer_of_nnx(name):
     trace(apply, {str(i): x for i, x in enumerate(leaves)})
 
 
-LAYOUTS = ("auto", "reference", "dense", "tiled", "patch", "window", *NATIVE)
+IMPLEMENTATIONS = ("auto", "reference", "dense", "tiled", "patch", "window", *NATIVE)
 LOCAL = {
     "span": (True, {}),
     "causal": (True, {"is_causal": True, "span_mode": "log_add", "key_mask": KEY_MASK}),
     "segments": (False, {"segment_ids": SEGMENTS, "is_causal": (True, False), "threshold": 0.0}),
     "lengths": (False, dict.fromkeys(("key_value_seq_lengths", "query_seq_lengths"), np.array([2, 3], np.int32))),
 }
-FAST_LAYOUTS = {"float32": ("auto",), "bfloat16": ("auto", "tiled", "patch", "window", "native")}
+FAST_IMPLEMENTATIONS = {"float32": ("auto",), "bfloat16": ("auto", "tiled", "patch", "window", "native")}
 CASES = {**LOCAL, "pairs": (True, PAIRS), "weights": (True, {"return_weights": True})}
 
 
@@ -215,8 +215,8 @@ CASES = {**LOCAL, "pairs": (True, PAIRS), "weights": (True, {"return_weights": T
 @pytest.mark.parametrize(
     "implementation, dtype",
     [
-        (name, dtype) if name in FAST_LAYOUTS[dtype] else slow(name, dtype)
-        for name in LAYOUTS
+        (name, dtype) if name in FAST_IMPLEMENTATIONS[dtype] else slow(name, dtype)
+        for name in IMPLEMENTATIONS
         for dtype in ("float32", "bfloat16")
     ],
 )
@@ -238,7 +238,7 @@ def test_attention(implementation, dtype, covariance):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, slow(np.float64)])
-@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_attention_where_integers_have_64_bits(float64, implementation, dtype):
     arrays = {name: jnp.asarray(x, dtype) for name, x in make_inputs(GRID, dtype=dtype).items()}
     trace(lambda x: relative_attention(**x, span_bound=(2, 3), grid_shape=GRID, implementation=implementation), arrays)

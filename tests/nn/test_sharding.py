@@ -23,7 +23,7 @@ MORE = {
     "a mask for each": {"mask": RNG.random((B, 1, N, N)) < 0.7},
     "scores of pairs": {"pair_scores": RNG.normal(size=(B, H, N, N)), "return_weights": True},
 }
-ALIKE = ("biases", "a mask for all", "segments")  # as others here, or as the layouts' own tests have them
+ALIKE = ("biases", "a mask for all", "segments")  # as others here, or as the implementations' own tests have them
 MESHES = [(2, 2, 2, 1), slow((8, 1, 1, 1))]
 SINUSOIDS = [("traced", "factorised"), ("untraced", "factorised"), slow("traced", "auto"), slow("untraced", "auto")]
 

@@ -1,4 +1,4 @@
-"""Learned windows of any form: the definitions, every layout, widths at their ends, and a user's own form."""
+"""Learned windows of any form: the definitions, every implementation, widths at their ends, and a user's own form."""
 
 import math
 

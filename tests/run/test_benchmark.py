@@ -27,7 +27,7 @@ def test_layouts_batches_and_sigmas(tmp_path):
     arguments = ("--sigmas=.1,.3", "--batch_sizes=3,4")
     results, table = measured(tmp_path, *arguments, config="configs/cifar2d_span.py:tiny")
     rows = {(row["implementation"], row["batch_size"], row["initial_sigma"]): row for row in results["rows"]}
-    assert list(rows) == [(layout, b, sigma) for layout in ("auto", "dense") for b in (3, 4) for sigma in (0.1, 0.3)]
+    assert list(rows) == [(name, b, sigma) for name in ("auto", "dense") for b in (3, 4) for sigma in (0.1, 0.3)]
     peak = results["peak_flops_per_second"]["float32"]["value"]
     for (_, batch_size, sigma), row in rows.items():
         assert row["repeats"] == 3

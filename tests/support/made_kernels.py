@@ -13,7 +13,7 @@ SECONDS = 0.05  # that the slow one waits
 
 
 def right(problem):
-    """Faster than the layouts that it is timed against."""
+    """Faster than the implementations that it is timed against."""
     return native_attention(problem)
 
 

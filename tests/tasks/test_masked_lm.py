@@ -240,7 +240,7 @@ def test_segments_are_seen(params, loss_of):
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["auto", slow("window")])
 def test_a_learned_span_in_bert(implementation):
-    """It is priced, told of, and bounded for layouts of a static size."""
+    """It is priced, told of, and bounded for implementations of a static size."""
     block = bert_block(2, 12, span=GaussianSpan(initial_sigma=0.1), implementation=implementation, dropout_rate=0.0)
     fields = {"input_shape": (LENGTH,), "span_penalty": 2.0} | MASKED
     task = MaskedLanguageModelling(model=MaskedLanguageModel(Bert(SIZE, 8, (block,), max_length=LENGTH)), **fields)

@@ -113,7 +113,7 @@ def test_little_is_on_every_device(unchecked, parameters, key):
     assert whole < 0.05 * sum(array.size for array in arrays)
 
 
-# 32 x 32 positions, which the layout loops over.
+# 32 x 32 positions, which the implementation loops over.
 LOOPED = {"data.pool": 1, f"{SPAN}.initial_sigma": 0.1, f"{ATTENTION}.implementation": "dense"}
 
 
@@ -179,7 +179,7 @@ def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per
 
 @pytest.mark.slow
 def test_what_examples_share_is_summed_once(unchecked):
-    """Gradients of encodings and spans: not in every step of a layout's loop."""
+    """Gradients of encodings and spans: not in every step of an implementation's loop."""
     _, source, task = made("cifar2d_span", "tiny", LOOPED)
     rows = {key: array[None] for key, array in source.batch(np.arange(8)).items()}
     instructions = Module(compiled(task, rows, MeshAxes(8, 1, 1).make())[0].as_text()).runs(lambda _: 1.0)

@@ -1,4 +1,4 @@
-"""Relative attention: one operation, several layouts, one signature."""
+"""Relative attention: one operation, several implementations, one signature."""
 
 from posattn_jax.ops.attention.api import Implementation, attend, relative_attention, scores_of
 from posattn_jax.ops.attention.arguments import Factors, of_all_heads
@@ -6,12 +6,12 @@ from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, tabl
 from posattn_jax.ops.attention.dilation import Cut
 from posattn_jax.ops.attention.halo import attend_cut, exchange_bytes, halo_attention, whole_block
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import CUT_LAYOUTS, LAYOUTS, score_share
+from posattn_jax.ops.attention.select import CUT_IMPLEMENTATIONS, IMPLEMENTATIONS, score_share
 from posattn_jax.ops.attention.xla.reference import attention_weights, average
 
 __all__ = [
-    "CUT_LAYOUTS",
-    "LAYOUTS",
+    "CUT_IMPLEMENTATIONS",
+    "IMPLEMENTATIONS",
     "Cache",
     "Cut",
     "Factors",

@@ -27,23 +27,23 @@ from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.dilation import coarse
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import LAYOUTS
+from posattn_jax.ops.attention.select import IMPLEMENTATIONS
 from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
 
 Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 
-GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
+GENERAL = tuple(name for name in IMPLEMENTATIONS if name != "factorised")  # any encoding, not only sinusoids
 
 
 def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
-    """Outputs and weights of the given layout, or of "reference" where the problem needs all pairs at once.
+    """Outputs and weights of the given implementation, or of "reference" where the problem needs all pairs at once.
 
-    Outputs are None for a problem without values. Weights are None where the layout does not return them.
+    Outputs are None for a problem without values. Weights are None where the implementation does not return them.
     """
-    if implementation not in LAYOUTS:
-        raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(IMPLEMENTATIONS))}')
     if problem.query_grid_shape is not None:
         grids = f"query_grid_shape={problem.query_grid_shape}, which is not grid_shape={problem.grid_shape},"
         refuse(grids, None if implementation in ("auto", "reference") else f'implementation="{implementation}"')
@@ -55,7 +55,7 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
         return nothing(problem)
     if problem.is_pairwise and implementation != "factorised":  # which raises an error of its own
         implementation = "reference"
-    return LAYOUTS[implementation](problem.settled())
+    return IMPLEMENTATIONS[implementation](problem.settled())
 
 
 def relative_attention(
@@ -93,9 +93,9 @@ def relative_attention(
       logits_ts = G_{s-t} * (scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}] + beta_{s-t} + bias_ts)
       outputs_t = sum_s softmax_s(logits_ts) value_s
 
-    The conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same outputs, and the same
-    gradients of every array. A query that may attend to no key has outputs 0. Arrays may be lists, numbers or NumPy
-    arrays. In an exported program the batch may have a symbolic size; an empty batch gives empty outputs.
+    The conventions are those of `jax.nn.dot_product_attention`. Every implementation gives the same outputs, and the
+    same gradients of every array. A query that may attend to no key has outputs 0. Arrays may be lists, numbers or
+    NumPy arrays. In an exported program the batch may have a symbolic size; an empty batch gives empty outputs.
 
     Args:
       query: [b t h d], the positions of its grid in row-major order.
@@ -119,17 +119,17 @@ def relative_attention(
       span_mode: "multiply" as above; or "log_add": logits = scale * [...] + beta + ln G; or "box": G only decides which
         keys are masked, and sigma has no gradient.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
-      span_bound: half-spans, one per dimension, that the span of `sigma` must not exceed. Layouts of a static size are
-        compiled for this size if sigma is traced. A larger span raises ValueError if sigma is concrete, and gives NaN
-        outputs if it is traced.
+      span_bound: half-spans, one per dimension, that the span of `sigma` must not exceed. Implementations of a static
+        size are compiled for this size if sigma is traced. A larger span raises ValueError if sigma is concrete, and
+        gives NaN outputs if it is traced.
       key_mask: [b s], True = keep.
-      mask: [b|1 h|1 t s], True = keep. With `mask` or `bias` every pair is computed, so layouts that compute only a
-        part of the pairs refuse them.
+      mask: [b|1 h|1 t s], True = keep. With `mask` or `bias` every pair is computed, so implementations that compute
+        only a part of the pairs refuse them.
       bias: [b|1 h|1 t s], not scaled. An entry that is -inf, at most -5e8, or at most a quarter of the lowest number of
         its dtype hides its pair exactly as `mask` does, whatever G is.
       segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
         "native" skips pairs of different segments. "factorised", and "fused" on a TPU, do not support segments. The
-        other layouts compute such pairs and mask them.
+        other implementations compute such pairs and mask them.
       query_seq_lengths: [b], or one for all; outputs from this position on are 0.
       key_value_seq_lengths: [b], or one for all; keys from this position on are not attended to.
       is_causal: True: query t attends to keys s <= t in row-major order. Or one bool per dimension: a query attends
@@ -137,19 +137,19 @@ def relative_attention(
       dilation: steps D, one per dimension: a query attends only to keys at offsets that are multiples of D, at most
         ceil(half-span / D) steps away. None: every key.
       scale: default 1 / sqrt(d).
-      dropout_rate: of the attention weights; needs `dropout_rng`. Every layout drops the same pairs.
-      implementation: the layout. "reference" (V1, Appendix A.1) computes all pairs at once, with N x N x d encodings.
-        "dense" loops over rows of queries. "patch" (V2, A.2) and "window" (V3, A.3) gather the keys of every query;
-        their size is static, so that a traced sigma needs `span_bound`. "tiled" loops over windows of keys within the
-        span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has that loop
-        inside of kernels for GPUs (which need a C++ compiler too) and TPUs. "factorised" works only through a layer,
-        which knows the factors of E. "auto" takes the layout that is expected to be the fastest; see
+      dropout_rate: of the attention weights; needs `dropout_rng`. Every implementation drops the same pairs.
+      implementation: how it is computed. "reference" (V1, Appendix A.1) computes all pairs at once, with N x N x d
+        encodings. "dense" loops over rows of queries. "patch" (V2, A.2) and "window" (V3, A.3) gather the keys of every
+        query; their size is static, so that a traced sigma needs `span_bound`. "tiled" loops over windows of keys
+        within the span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has
+        that loop inside of kernels for GPUs (which need a C++ compiler too) and TPUs. "factorised" works only through a
+        layer, which knows the factors of E. "auto" takes the implementation that is expected to be the fastest; see
         `ops/attention/select.py`. Only "reference", "dense" and "auto" support weights and dropout. The outputs of
         "dense", "tiled", "native", "fused" and "auto" have no forward-mode derivatives (`jax.jvp`). Their gradients
         have derivatives in both modes: "dense" computes them, for every pair, whatever the span. They are tested to the
         second order, of "fused" only its kernels for GPUs, on a CPU. The kernels of cuDNN or of JAX for TPUs that
-        "auto" may take for content scores alone have only first-order gradients. The other layouts have derivatives of
-        any order.
+        "auto" may take for content scores alone have only first-order gradients. The other implementations have
+        derivatives of any order.
       return_weights: whether to return the weights too.
 
     Returns:

@@ -1,7 +1,8 @@
 """Dilated attention, computed as attention on several coarse grids: a query attends to keys that are whole steps away.
 
 Positions that are equal modulo the dilation D attend to each other and to no others. They form a grid of their own,
-with C = ceil(S / D) places. The prod(D) coarse grids become examples of one batch, which every layout can compute.
+with C = ceil(S / D) places. The prod(D) coarse grids become examples of one batch, which every implementation can
+compute.
 """
 
 import dataclasses

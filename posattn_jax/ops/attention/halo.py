@@ -2,10 +2,10 @@
 
 The first dimension of the grid is cut into runs of rows, one per device; the last ones are padded. A device holds the
 queries, keys and values of its rows. It receives its halo: the keys and values of its neighbours that lie within the
-half-span. Then it attends with the layouts of one device, with its queries inside a larger grid of keys. A device has
-all keys of its queries, so no statistics of the softmax are sent. Encodings are not sent either: E is the same on all
-devices, and holds only the offsets within the bound of the span. In the backward pass the gradients of the halo are
-sent back the same way, and the gradients of arrays that all devices share are summed.
+half-span. Then it attends with the implementations of one device, with its queries inside a larger grid of keys. A
+device has all keys of its queries, so no statistics of the softmax are sent. Encodings are not sent either: E is the
+same on all devices, and holds only the offsets within the bound of the span. In the backward pass the gradients of the
+halo are sent back the same way, and the gradients of arrays that all devices share are summed.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import CUT_LAYOUTS, LAYOUTS
+from posattn_jax.ops.attention.select import CUT_IMPLEMENTATIONS, IMPLEMENTATIONS
 from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.precision import as_array
 
@@ -159,7 +159,7 @@ def halo_attention(
       The outputs [b t h d], cut by rows.
 
     Raises:
-      ValueError: the mesh in scope has no such axis, the layout cannot be cut, or as `relative_attention`.
+      ValueError: the mesh in scope has no such axis, the implementation cannot be cut, or as `relative_attention`.
 
     Source: ours.
 
@@ -205,8 +205,8 @@ def attend_cut(problem: Problem, implementation: str, axis_name: str, batch_axes
     mesh = jax.sharding.get_abstract_mesh()
     if axis_name not in mesh.shape:
         raise ValueError(f'axis_name="{axis_name}": expected an axis of the mesh in scope, which has {mesh.axis_names}')
-    if implementation not in CUT_LAYOUTS:
-        known = ", ".join(sorted(CUT_LAYOUTS))
+    if implementation not in CUT_IMPLEMENTATIONS:
+        known = ", ".join(sorted(CUT_IMPLEMENTATIONS))
         raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
     shape, bound = problem.grid_shape, tuple(problem.span_bound or ())
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
@@ -230,7 +230,7 @@ def attend_cut(problem: Problem, implementation: str, axis_name: str, batch_axes
             seen = functools.partial(with_halo, exchange=exchange, line=line, axis_name=axis_name)
         here = jax.tree.map(lambda x, axes: seen(x) if axes.startswith("b s") else x, problem, axes)
         here = dataclasses.replace(here, grid_shape=(key_rows, *shape[1:]), block=block)
-        return LAYOUTS[implementation](here.settled())[0]
+        return IMPLEMENTATIONS[implementation](here.settled())[0]
 
     starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
     by_rows = PartitionSpec(batch_axes or None, axis_name)

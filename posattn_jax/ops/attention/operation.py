@@ -1,6 +1,6 @@
-"""Attention as one operation of JAX: the kernel of the platform that a program is lowered for, or another layout.
+"""Attention as one operation of JAX: the kernel of the platform that it is lowered for, or another implementation.
 
-The operation runs another layout where there is no kernel, in an exported program, and for derivatives of its
+The operation runs another implementation where there is no kernel, in an exported program, and for derivatives of its
 gradients.
 """
 
@@ -116,7 +116,7 @@ def is_possible_here() -> bool:
 
 
 def _forward_otherwise(*arrays, tree, dtype, otherwise, own_gradient=True):
-    """The kernel's forward pass by another layout; the statistics are 0, because nothing reads them."""
+    """The kernel's forward pass by another implementation; the statistics are 0, because nothing reads them."""
 
     def outputs(*arrays):
         return otherwise(jax.tree.unflatten(tree, arrays)[0], own_gradient)[0]

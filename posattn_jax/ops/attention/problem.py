@@ -1,4 +1,4 @@
-"""The arguments that every layout receives, their checks, and the steps that all layouts share."""
+"""The arguments that every implementation receives, their checks, and the steps that all implementations share."""
 
 import dataclasses
 import functools
@@ -45,15 +45,15 @@ from posattn_jax.ops.precision import aligned, as_array, float32_or_better, plus
 class Problem:
     """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
 
-    Every layout receives a `Problem`, and only this class lists and checks arguments. It is a pytree: of arrays alone,
-    all else is static. It differs from `relative_attention` in:
+    Every implementation receives a `Problem`, and only this class lists and checks arguments. It is a pytree: of
+    arrays alone, all else is static. It differs from `relative_attention` in:
 
     Attributes:
-      key, value: [b s k d], where k divides h. A layout that knows no groups of heads reads `repeated_key` and
+      key, value: [b s k d], where k divides h. An implementation that knows no groups of heads reads `repeated_key` and
         `repeated_value`.
       value: None if only the weights are needed.
       query_grid_shape: None if the queries are on the grid of the keys.
-      factors: the parts that E is computed from; with E, or in place of E for a layout that needs only them.
+      factors: the parts that E is computed from; with E, or in place of E for an implementation that needs only them.
       num_class_tokens: the number of tokens before the grid. A pair with a class token has no offset: it gets no
         positional term and no G, and no span masks it.
       pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`. An
@@ -262,12 +262,12 @@ class Problem:
         return tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
 
     def settled(self) -> "Problem":
-        """The same problem as layouts receive it, with what is known only at run time in the arrays.
+        """The same problem as implementations receive it, with what is known only at run time in the arrays.
 
         A traced sigma becomes NaN if its span exceeds `span_bound`. Scores that hide their pair become finite numbers
-        of at most `scores.MASKED`, before and after they are scaled: no layout meets -inf. Such numbers mask like every
-        other masked logit, except where G multiplies them: see `masks_offsets` for beta, and pair scores are masked by
-        each layout that supports them.
+        of at most `scores.MASKED`, before and after they are scaled: no implementation meets -inf. Such numbers mask
+        like every other masked logit, except where G multiplies them: see `masks_offsets` for beta, and pair scores are
+        masked by each implementation that supports them.
         """
         changed: dict[str, Any] = {}
         if self.relative_bias is not None:

@@ -1,4 +1,4 @@
-"""The table of layouts, and the choice of implementation="auto".
+"""The table of implementations, and the choice of implementation="auto".
 
 "native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
 where its kernels are available: where they were compared with "dense" they took less time, so nothing is weighed (see
@@ -39,7 +39,7 @@ NATIVE_PAIR_COST = 0.4
 
 
 def auto_attention(problem: Problem) -> Found:
-    """Attention by the layout that is expected to be the fastest.
+    """Attention by the implementation that is expected to be the fastest.
 
     That is, in this order: the platform's own kernel for content scores alone, "factorised", "native" on a CPU, "fused"
     on a GPU, or on a TPU if a trial found it the fastest, and else one of `portable_loops`.
@@ -118,7 +118,7 @@ def _by_name(name: str, attend: Callable[[Problem], Found], problem: Problem) ->
     return attend(problem)
 
 
-LAYOUTS: dict[str, Callable[[Problem], Found]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Problem], Found]] = {
     name: functools.partial(_by_name, name, attend)
     for name, attend in {
         "auto": auto_attention,
@@ -133,7 +133,7 @@ LAYOUTS: dict[str, Callable[[Problem], Found]] = {
     }.items()
 }
 # Those that accept queries on only some rows of the keys' grid.
-CUT_LAYOUTS = tuple(name for name in LAYOUTS if support.CUT not in support.UNSUPPORTED[name])
+CUT_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if support.CUT not in support.UNSUPPORTED[name])
 
 
 def is_native() -> bool:
@@ -164,7 +164,7 @@ def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
 
 
 def chooses_at_run_time(grid_shape: Shape) -> bool:
-    """Whether "auto" chooses its layout at run time if the span is known only then."""
+    """Whether "auto" chooses its implementation at run time if the span is known only then."""
     return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native() and not is_cuda()
 
 
@@ -189,17 +189,17 @@ def score_share(
     num_heads: int = 1,
     implementation: str = "auto",
 ) -> float:
-    """The number of scores that a layout computes, as a share of N x N; more than 1 if it computes padding too.
+    """The number of scores that an implementation computes, as a share of N x N; above 1 if it computes padding.
 
     Args:
       grid_shape: S.
       half: the half-span in positions; None without a span.
-      span_bound: the static bound that the layout received.
+      span_bound: the static bound that the implementation received.
       batch_size: b; with the number of heads it decides how many tiles are computed at once, and so how they are
         padded.
       num_heads: h.
-      implementation: the layout. The choice of "auto" follows from the other arguments and from this device. "fused" is
-        counted as "tiled", whose blocks differ little.
+      implementation: its name. The choice of "auto" follows from the other arguments and from this device.
+        "fused" is counted as "tiled", whose blocks differ little.
     """
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:

@@ -1,4 +1,4 @@
-"""One suite for every layout of relative attention: a layout's test subclasses it and says what it is called."""
+"""One suite for every implementation of relative attention, whose test subclasses it and says what it is called."""
 
 import itertools
 import math
@@ -89,7 +89,7 @@ class AttentionSuite:
     single = 1e-6  # and in float32
 
     def given(self, x):
-        """An array as the layout is given it."""
+        """An array as the implementation is given it."""
         return jnp.asarray(x)
 
     def attend(self, inputs, grid_shape, **options):
@@ -373,7 +373,7 @@ class AttentionSuite:
 
 
 class AllPairsSuite(AttentionSuite):
-    """For the layouts that hold a weight for every pair, and so can return and drop them."""
+    """For the implementations that hold a weight for every pair, and so can return and drop them."""
 
     @pytest.mark.parametrize("span", ["span", slow("log_add"), slow("no span")])
     @pytest.mark.parametrize("sizes", [(1, H), *map(slow, ((B, H), (B, 1), (1, 1)))], ids=str)
@@ -448,7 +448,7 @@ class AllPairsSuite(AttentionSuite):
 
 
 class LocalSuite(AttentionSuite):
-    """For the layouts that hold no weight outside the span, and say what they cannot do."""
+    """For the implementations that hold no weight outside the span, and say what they cannot do."""
 
     @pytest.mark.parametrize(
         "options, named",
@@ -466,7 +466,7 @@ class LocalSuite(AttentionSuite):
 
 
 class StaticSpanSuite(LocalSuite):
-    """For the local layouts whose shapes depend on the span: where sigma is traced, its bound is as tight as can be."""
+    """For the local implementations whose shapes depend on the span: its bound is tight where sigma is traced."""
 
     def bounded(self, options, inputs, grid_shape):
         if "sigma" not in inputs:

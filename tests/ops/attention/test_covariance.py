@@ -1,4 +1,4 @@
-"""A span of full covariance in every layout: against the oracle, and against sigma where its factor is diagonal."""
+"""A span of full covariance in every implementation: against the oracle, and sigma where its factor is diagonal."""
 
 import math
 
@@ -22,7 +22,7 @@ SUITES = {
 }
 
 
-def layout(implementation):
+def implementation(implementation):
     suite = SUITES[implementation]()
     suite.implementation = implementation
     return suite
@@ -31,7 +31,7 @@ def layout(implementation):
 # On a small grid "auto" is "dense". Of the two of a static span the other has a suite of its own.
 @pytest.fixture(params=["reference", "dense", "tiled", "window", slow("patch")])
 def suite(request):
-    return layout(request.param)
+    return implementation(request.param)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode
     monkeypatch.setattr(tiles, "WINDOW_HALVES", dict.fromkeys((1, 2, 3), (1,)))
     mask = np.random.default_rng(2).random((B, 20)) < 0.6
     inputs = make_inputs((5, 4), covariance="full", per_head=per_head)
-    layout(implementation).check_against_oracle(inputs, (5, 4), key_mask=mask, span_mode=span_mode)
+    implementation(implementation).check_against_oracle(inputs, (5, 4), key_mask=mask, span_mode=span_mode)
 
 
 @pytest.mark.slow
@@ -120,4 +120,4 @@ def test_bad_factor(suite):
 def test_bad_shape(unchecked):
     inputs = make_inputs((3, 2), dtype=np.float32)
     with pytest.raises(ValueError, match=r"\(3, 2, 2\): expected \(2,\) or \(2, 2\) or \(1, 2, 2\) or \(2, 2, 2\)"):
-        layout("auto").attend(inputs | {"sigma": jnp.ones((3, 2, 2))}, (3, 2))
+        implementation("auto").attend(inputs | {"sigma": jnp.ones((3, 2, 2))}, (3, 2))

@@ -1,4 +1,4 @@
-"""Attention at whole steps: against the oracle's loops in every layout; NATTEN's definition is in test_definitions."""
+"""Attention at whole steps: against the oracle's loops in every implementation; NATTEN's is in test_definitions."""
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ from tests import oracle
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.slow import slow
 
-LAYOUTS = ["dense", "native", "tiled", slow("reference"), slow("auto")]
+IMPLEMENTATIONS = ["dense", "native", "tiled", slow("reference"), slow("auto")]
 
 
-@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     "grid_shape, dilation, options",
     [

@@ -11,7 +11,7 @@ from tests.ops.attention.attention_suite import NATIVE, make_inputs
 from tests.support.slow import slow
 
 GRID = (4, 3)
-LAYOUTS = ("auto", "dense", "tiled", *NATIVE, "reference", "patch", "window")
+IMPLEMENTATIONS = ("auto", "dense", "tiled", *NATIVE, "reference", "patch", "window")
 
 
 def inputs_of(batch):
@@ -35,7 +35,7 @@ def check(found, expected):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), found, expected)
 
 
-@pytest.mark.parametrize("implementation", [slow(name) if name != "dense" else name for name in LAYOUTS])
+@pytest.mark.parametrize("implementation", [slow(name) if name != "dense" else name for name in IMPLEMENTATIONS])
 def test_a_symbolic_batch(unchecked, implementation):
     """One exported program for every batch: values, and gradients of every array."""
     (b,) = export.symbolic_shape("b")
@@ -71,7 +71,7 @@ def test_symbolic_positions_are_refused(unchecked):
         export.export(jax.jit(layer.apply))(variables, jax.ShapeDtypeStruct((b, t, 8), jnp.float32))
 
 
-@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_an_empty_batch(unchecked, implementation):
     """Outputs are empty, and gradients of arrays that examples share are 0."""
     inputs = inputs_of(0)

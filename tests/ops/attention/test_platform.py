@@ -104,9 +104,9 @@ def test_a_relative_bias_that_hides(monkeypatch, options, dtype):
     if "key_mask" in options:
         options["key_mask"] = jnp.arange(8) < jnp.array([[8], [6]])
 
-    def results(layout):
+    def results(implementation):
         def total(arrays):
-            outputs = layout(Problem(**arrays, grid_shape=(8,), **options).settled())[0]
+            outputs = implementation(Problem(**arrays, grid_shape=(8,), **options).settled())[0]
             return jnp.sin(outputs.astype(jnp.float32)).sum(), outputs
 
         return jax.tree.map(lambda x: x.astype(jnp.float32), jax.grad(total, has_aux=True)(arrays))

@@ -69,7 +69,7 @@ def test_share_of_the_scores():
 
 @pytest.mark.slow
 def test_a_batch_over_many_devices():
-    """Every device computes its examples, with either layout, and the result is that of one device."""
+    """Every device computes its examples, with either implementation, and the result is that of one device."""
     shape = (16, 16)
     inputs = jax.tree.map(jnp.asarray, make_inputs(shape, batch=8, dtype=np.float32))
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))

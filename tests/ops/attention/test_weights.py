@@ -1,4 +1,4 @@
-"""The attention weights against another layout's, and with class tokens against loops."""
+"""The attention weights against another implementation's, and with class tokens against loops."""
 
 import math
 

@@ -1,4 +1,4 @@
-// The two functions that XLA calls on a CPU. `layout.py` describes their arguments.
+// The two functions that XLA calls on a CPU. `program.py` describes their arguments.
 #include "backward.h"
 #include "forward.h"
 #include "pool.h"

@@ -46,7 +46,8 @@ def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
             except Exception as error:
                 _obstacles[dtype] = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _logger.warning(
-                    "native attention is not available on this CPU, other layouts are used: %s", _obstacles[dtype]
+                    "native attention is not available on this CPU, other implementations are used: %s",
+                    _obstacles[dtype],
                 )
         return _obstacles[dtype]
 

@@ -1,4 +1,4 @@
-"""Tries the fused kernel on this TPU: is it right, and faster than the other layouts?
+"""Tries the fused kernel on this TPU: is it right, and faster than the other implementations?
 
 python -m posattn_jax.ops.attention.tpu.trial CASE    # prints the verdict on a `Case` as JSON
 """
@@ -40,7 +40,7 @@ SMALL = {1: (37,), 2: (5, 19), 3: (2, 3, 17)}
 def judge(case: Case, begin: Callable[[], None] = lambda: None) -> Verdict:
     """The verdict, computed in this process, which calls `begin` before it uses the kernel.
 
-    It is undecided if the kernel cannot be imported, or the other layouts fail, or the device is taken or full.
+    It is undecided if the kernel cannot be imported, or the other implementations fail, or the device is taken or full.
     """
     try:
         module, _, name = case.kernel.partition(":")
@@ -61,7 +61,7 @@ def judge(case: Case, begin: Callable[[], None] = lambda: None) -> Verdict:
         other = _milliseconds(case, _other_layouts)
     except Exception as error:
         return Verdict(UNDECIDED, _reason(error))
-    times = f"{fused:.3g} ms, the other layouts {other:.3g}"
+    times = f"{fused:.3g} ms, the other implementations {other:.3g}"
     return Verdict("trusted" if fused <= other else "slower", times, fused, other)
 
 
@@ -70,7 +70,7 @@ def _reason(error: Exception) -> str:
 
 
 def _other_layouts(problem: Problem) -> tuple[Any, Any]:
-    """The layouts that "auto" uses without the fused kernel."""
+    """The implementations that "auto" uses without the fused kernel."""
     return run_loops(problem, [RowLoop(problem), *window_loops(problem)], RowLoop)
 
 
@@ -81,7 +81,7 @@ def _compared(case: Case) -> tuple[Shape, dict[str, Any]]:
 
 
 def _expected(case: Case) -> dict[str, Any]:
-    """The outputs and gradients of the other layouts, which multiply as the kernel does."""
+    """The outputs and gradients of the other implementations, which multiply as the kernel does."""
     shape, arrays = _compared(case)
     return jax.block_until_ready(_results(case, _other_layouts, shape)(arrays))
 
@@ -98,7 +98,7 @@ def _difference(case: Case, kernel: Callable, expected: dict[str, Any]) -> str |
     return None
 
 
-def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
+def _results(case: Case, implementation: Callable, shape: Shape) -> Callable:
     """A function of the arrays that returns the outputs, and the gradient of every array that has one."""
     fields = {"threshold": THRESHOLD, "span_mode": case.span_mode, "is_causal": case.is_causal, "grid_shape": shape}
 
@@ -106,7 +106,7 @@ def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
         learned = {name: x for name, x in arrays.items() if name != "key_mask"}
 
         def attended(learned):
-            return layout(Problem(**({"key": None} | arrays | learned), **fields))[0]
+            return implementation(Problem(**({"key": None} | arrays | learned), **fields))[0]
 
         outputs, pull_back = jax.vjp(attended, learned)
         return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
@@ -131,10 +131,10 @@ def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, 
     return arrays
 
 
-def _milliseconds(case: Case, layout: Callable) -> float:
+def _milliseconds(case: Case, implementation: Callable) -> float:
     """The median time of a forward and backward pass of one example."""
     arrays = make_arrays(case, case.grid_shape, case.half, batch=1)
-    run = _results(case, layout, case.grid_shape)
+    run = _results(case, implementation, case.grid_shape)
     jax.block_until_ready(run(arrays))
     taken = []
     for _ in range(RUNS):

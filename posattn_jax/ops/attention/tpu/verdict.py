@@ -1,8 +1,8 @@
 """Decides whether "auto" may use the fused kernel on a TPU: tries it in a separate process, and keeps the verdict.
 
 Only one process can hold a TPU: `python -m posattn_jax.benchmarks.selfcheck` runs the trials, before a training. A
-kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once. A
-kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
+kernel that is wrong, hangs, is refused, or is slower than the other implementations is not used, and a warning says so
+once. A kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
 
 A trial that the kernel did not decide is no verdict, and is not kept: the other process cannot start, does not get the
 device, has too little memory, or is killed.
@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
 # Pallas is imported only where it is needed: the import takes a while, and Pallas is the part of jax that changes most.
 def for_tpu(problem: Problem) -> Loop:
     """The kernels for a TPU; ValueError if they do not support the problem."""
-    from posattn_jax.ops.attention.tpu.layout import FusedTpu
+    from posattn_jax.ops.attention.tpu.fused import FusedTpu
 
     return FusedTpu(problem)
 

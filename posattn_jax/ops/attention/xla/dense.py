@@ -1,4 +1,4 @@
-"""Layout "dense": the sums of "reference", in a loop over rows of queries. No N x N x d tensor, and little memory.
+"""Attention by "dense": the sums of "reference", in a loop over rows of queries. No N x N x d tensor, little memory.
 
 A row is a run of queries along the first dimension. Its positional scores are one matrix product, (q + v) E^T over the
 offsets that the row meets; then they are shifted so that column s holds offset s - t. Only the outputs and two

@@ -1,11 +1,11 @@
-"""Layout "factorised": sinusoidal relative encodings without a span, as dot products with more features per head.
+"""Attention by "factorised": sinusoidal relative encodings without a span, as dot products with more features per head.
 
 Sinusoids of s - t are those of s, rotated by t. So the score of query t with the encoding of an offset equals the score
 of its features, rotated by t, with the sinusoids of the key's position:
 
   q_t . E_{s-t} = (W q_t) . S(s - t) + q_t . b = (rotate_t W q_t) . S(s) + q_t . b
 
-The last term is the same for every key, so the softmax cancels it. The layout needs the `Factors` of E.
+The last term is the same for every key, so the softmax cancels it. The implementation needs the `Factors` of E.
 Source: ours; the rotation is that of rotary encodings (Su 2021).
 """
 

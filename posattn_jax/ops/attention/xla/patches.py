@@ -1,4 +1,4 @@
-"""Layouts V2 and V3 (Alfons 2022, Appendix A.2 and A.3): each query attends to a block of N_p keys of its own.
+"""Implementations V2 and V3 (Alfons 2022, Appendix A.2 and A.3): each query attends to a block of N_p keys of its own.
 
 V2, "patch": at the borders the block is moved so that it stays on the grid. PatchSize_i = min(SpanSize_i, S_i).
 

@@ -1,7 +1,7 @@
-"""Layout V1 (Alfons 2022, Appendix A.1): every tensor has axes [N, N]. Simple and large; the others are tested by it.
+"""Attention by "reference", V1 (Alfons 2022, Appendix A.1): every tensor has axes [N, N]. The others are tested by it.
 
-Only this layout supports problems without values, class tokens (which lie on no grid), a `limit`, and queries on a grid
-of their own.
+Only this implementation supports problems without values, class tokens (which lie on no grid), a `limit`, and queries
+on a grid of their own.
 """
 
 from typing import Any

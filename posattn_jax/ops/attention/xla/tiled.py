@@ -1,4 +1,4 @@
-"""Layout "tiled": cost and memory depend on the span.
+"""Attention by "tiled": cost and memory depend on the span.
 
 Queries are cut into tiles. In a step of the loop every tile meets the window of keys that starts at one offset, `base`,
 from its first query. So the encodings P and the Gaussian G between tile and window are the same for all tiles and all

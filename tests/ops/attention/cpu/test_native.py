@@ -1,4 +1,4 @@
-"""The compiled kernel for CPUs: the suite of every layout, and what it alone has to do with its compiler."""
+"""The compiled kernel for CPUs: the suite of every implementation, and what it alone has to do with its compiler."""
 
 import logging
 import math

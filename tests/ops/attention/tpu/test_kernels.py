@@ -1,4 +1,4 @@
-"""The fused kernels for TPUs: through the interpreter as every layout, and lowered for TPUs with none at hand."""
+"""The fused kernels for TPUs: interpreted as every implementation, and lowered with no TPU at hand."""
 
 import concurrent.futures
 import dataclasses
@@ -14,7 +14,7 @@ from jax import export
 
 from posattn_jax.ops.attention import api, relative_attention
 from posattn_jax.ops.attention.arguments import Block
-from posattn_jax.ops.attention.tpu.layout import FusedTpu
+from posattn_jax.ops.attention.tpu.fused import FusedTpu
 from posattn_jax.ops.attention.tpu.plan import Plan, Tile
 from posattn_jax.ops.attention.xla.dense import RowLoop
 from posattn_jax.ops.attention.xla.loop import run_loops
@@ -28,7 +28,7 @@ def in_the_place_of_tiled(monkeypatch):
     """Small tiles, so that there are many of them on small grids."""
     options = {"interpret": True, "plan": Plan(2, Tile(4, 8)), "step": 1, "limit": 8}
     monkeypatch.setitem(
-        api.LAYOUTS, "tiled", lambda problem: run_loops(problem, [FusedTpu(problem, **options)], RowLoop)
+        api.IMPLEMENTATIONS, "tiled", lambda problem: run_loops(problem, [FusedTpu(problem, **options)], RowLoop)
     )
     return options
 
@@ -42,7 +42,7 @@ def test_a_grid_cut_over_devices_is_refused(monkeypatch):
     def cut(problem):
         return FusedTpu(dataclasses.replace(problem, block=Block(rows=4, whole=(4,), start=0, first=0)))
 
-    monkeypatch.setitem(api.LAYOUTS, "tiled", cut)
+    monkeypatch.setitem(api.IMPLEMENTATIONS, "tiled", cut)
     with pytest.raises(ValueError, match="a grid that is cut over devices"):
         TestFusedTpu().attend(make_inputs((4,), dtype=np.float32), (4,), span_bound=(3,))
 
@@ -99,7 +99,7 @@ def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
 @pytest.mark.parametrize("grid_shape", [(300,), (20, 30), (2, 3, 150)], ids=str)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
-    """Tiles as they are on a TPU; values and gradients against those of layout "dense" in float32.
+    """Tiles as they are on a TPU; values and gradients against those of implementation "dense" in float32.
 
     In the gradient of a bias, terms of all queries nearly cancel. In bfloat16 it may be off by twice as much as in
     "dense", if that is more than 3 %.

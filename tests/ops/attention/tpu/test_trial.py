@@ -46,11 +46,11 @@ def test_a_kernel_that_is_wrong_or_refuses():
 @pytest.mark.slow
 @pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(ALL, marks=pytest.mark.slow)], ids=len)
 def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays):
-    taken = iter((2.0, 3.0, 3.0, 2.0))  # the kernel, the other layouts; and again
-    monkeypatch.setattr(trial, "_milliseconds", lambda each, layout: next(taken))
+    taken = iter((2.0, 3.0, 3.0, 2.0))  # the kernel, the other implementations; and again
+    monkeypatch.setattr(trial, "_milliseconds", lambda each, implementation: next(taken))
     asked = case("right", grid_shape=(16, 16), half=(2, 2), arrays=arrays)
-    assert trial.judge(asked) == verdict.Verdict("trusted", "2 ms, the other layouts 3", 2.0, 3.0)
-    assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
+    assert trial.judge(asked) == verdict.Verdict("trusted", "2 ms, the other implementations 3", 2.0, 3.0)
+    assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other implementations 2", 3.0, 2.0)
 
 
 def test_what_a_kernel_takes_is_timed():
@@ -134,7 +134,7 @@ def test_what_fails_before_the_kernel_is_no_verdict(monkeypatch):
     assert found.outcome == verdict.UNDECIDED and "ModuleNotFoundError" in found.reason
 
     def failing(problem):
-        raise ValueError("of the other layouts")
+        raise ValueError("of the other implementations")
 
     monkeypatch.setattr(trial, "_other_layouts", failing)
     assert trial.judge(case("right"), lambda: begins.append(1)).outcome == verdict.UNDECIDED
@@ -186,7 +186,7 @@ def test_a_case_of_a_problem():
 
 @pytest.mark.parametrize("outcome", ["trusted", "wrong", None])
 def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
-    """With another layout in the kernel's place, of a platform that has one."""
+    """With another implementation in the kernel's place, of a platform that has one."""
     used = []
     monkeypatch.setattr(verdict, "PLATFORMS", ("cpu",))
     monkeypatch.setattr(verdict, "for_tpu", lambda problem: None)

@@ -1,4 +1,4 @@
-"""Every layout against the reference on random problems, values and gradients; and gradients of gradients."""
+"""Every implementation against the reference on random problems, values and gradients; and gradients of gradients."""
 
 import math
 
@@ -16,7 +16,7 @@ from tests import oracle
 from tests.ops.attention.attention_suite import NATIVE, make_inputs
 from tests.support.slow import slow
 
-LAYOUTS = ("auto", "dense", "patch", "window", "tiled", *NATIVE)
+IMPLEMENTATIONS = ("auto", "dense", "patch", "window", "tiled", *NATIVE)
 
 
 @st.composite
@@ -50,7 +50,7 @@ def problems(draw):
         "left_out": draw(
             st.sampled_from([(), ("key", "content_bias"), ("relative_encoding", "position_bias"), ("sigma",)])
         ),
-        "implementation": draw(st.sampled_from(LAYOUTS)),
+        "implementation": draw(st.sampled_from(IMPLEMENTATIONS)),
         "dtype": draw(st.sampled_from([np.float32, np.float64])),
     }
 
