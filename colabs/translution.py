@@ -51,7 +51,7 @@ for values in (None, Translution(), Translution(half_span=(1, 1)), LowRankTransl
     print(f"{sum(array.size for array in jax.tree.leaves(params)):>8,} parameters: {values}")
 
 # %% [markdown]
-# What that costs on your device, beside the form as printed, with a value for every pair:
+# What that costs on your device, next to the form as printed, with a value for every pair:
 
 # %%
 size = ["--grids=2x2", "--batch=2", "--width=4", "--seconds=.1"] if SMALL else ["--grids=4x4,8x8", "--seconds=10"]

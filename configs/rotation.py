@@ -1,7 +1,7 @@
 """By how much is a digit rotated? Self-supervised (Gidaris 2018): the labels of the data are not used.
 
 python -m posattn_jax.main --config=configs/rotation.py --workdir=runs/rotation
-Hardware and time: 2 CPU cores, minutes (run beside other work, not timed). Expected best-epoch validation accuracy:
+Hardware and time: 2 CPU cores, minutes (run next to other work, not timed). Expected best-epoch validation accuracy:
 .754 (seed 9188, still rising after the last epoch; chance: .25).
 "" (digits, SIREN and learned span, 5 epochs), :tiny (tests).
 """

@@ -5,7 +5,7 @@
 #   launch/reproduce_cifar.sh --data=FOLDER --slices=OUT [--minutes=25]    the paper's size, in slices on any machines:
 #                             launch/gpu_slice.sh with launch/cifar_queue.txt; its --take=OUT brings them together
 # FOLDER has CIFAR-10 as in docs/data.md. Without --variant: the paper's size, for a GPU. After every slice
-# WORKDIR/report/ has a page of what is done, beside the paper's Tables 5 to 7.
+# WORKDIR/report/ has a page of what is done, next to the paper's Tables 5 to 7.
 # Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
 set -uo pipefail
 data="" minutes=25 variant="" slices="" workdir=runs/reproduce_cifar rest=()

@@ -4,7 +4,7 @@
       [--repeats=200 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Prints Table 7 of Schmidt 2023 as measured: multiply-adds are half of the operations that the compiler counts in the
-forward pass of one layer, softmax and activations included; beside them what the paper's formula says. With --out also
+forward pass of one layer, softmax and activations included; next to them what the paper's formula says. With --out also
 `results.json`. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 

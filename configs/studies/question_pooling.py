@@ -4,7 +4,7 @@ python -m posattn_jax.main --config=configs/studies/question_pooling.py:quick --
     --config.data.dir=FOLDER
 Fan 2025 reads a class token and does not say whether Translution keeps absolute positions; the authors' later code
 drops them by default. configs/studies/question_translution.py is that other reading, at depth 1.
-Hardware and time: :quick one CPU core, 60 runs, 9.5 hours in all (beside other work). Expected test accuracy at depths
+Hardware and time: :quick one CPU core, 60 runs, 9.5 hours in all (next to other work). Expected test accuracy at depths
 1, 2, 3: class token .852, .968, .975 (Transformer .867, .961, .971), mean .966, .977, .980 (.939, .961, .972).
 "" (30 epochs), :quick (10 epochs), :tiny (tests); with :deep the sweep has the class token alone, at depths 1 to 6, and
 mnist, cifar10 or cifar100 are the data, as in :quick,deep,cifar10 (not run yet). Of :quick,deep,mnist depths 4, 5, 6

@@ -59,7 +59,7 @@ def _draw_curves(axis: Axes, runs: Runs) -> None:
 
 
 def _draw_heads(axis: Axes, heads: list[np.ndarray]) -> None:
-    """A dot a head, those of a block beside each other from the shortest to the longest, and a line at their mean."""
+    """A dot a head, those of a block next to each other from the shortest to the longest, and a line at their mean."""
     for block, reach in enumerate(heads, start=1):
         aside = np.linspace(-0.3, 0.3, len(reach)) if len(reach) > 1 else np.zeros(1)
         axis.plot(block + aside, np.sort(reach), "o", color=BLUE, label="a head" if block == 1 else None)

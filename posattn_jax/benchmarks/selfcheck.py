@@ -61,9 +61,9 @@ def main(argv: list[str], platforms: tuple[str, ...] = verdict.PLATFORMS) -> int
     asked, machine = cases(options), verdict.machine_apart()  # only one process can hold a TPU: the trial's
     if machine["platform"] in platforms:
         for case in asked:
-            if options.renew or verdict.kept(case, machine) is None:
+            if options.renew or verdict.saved(case, machine) is None:
                 print(f"trying {_named(case._asdict())} ...", flush=True)
-                found = verdict.keep(case, verdict.tried(case, machine, options.seconds), machine)
+                found = verdict.save(case, verdict.tried(case, machine, options.seconds), machine)
                 if found.outcome == verdict.UNDECIDED:
                     print(f"  no verdict: {found.reason}")
     for path in sorted(folder.glob("*.json")):

@@ -174,10 +174,10 @@ def _tell(what: str, arrays: Flat, paths: Collection[Path]) -> None:
         print(f"  {what}: {names}: {_count({path: arrays[path] for path in paths})} numbers")
 
 
-def _names(paths: Collection[Path], beside: Mapping[Path, str] | None = None) -> list[str]:
-    """The names of parameters, each with its text in `beside`. The same parameter of all layers is named once."""
-    beside = beside or {}
-    return sorted({re.sub(r"blocks_\d+", "blocks_*", "/".join(path)) + beside.get(path, "") for path in paths})
+def _names(paths: Collection[Path], texts: Mapping[Path, str] | None = None) -> list[str]:
+    """The names of parameters, each with its text in `texts`. The same parameter of all layers is named once."""
+    texts = texts or {}
+    return sorted({re.sub(r"blocks_\d+", "blocks_*", "/".join(path)) + texts.get(path, "") for path in paths})
 
 
 def _count(arrays: Flat) -> str:

@@ -29,10 +29,10 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Kept(Protocol):
+class Saved(Protocol):
     """A source that saves something in the run folder, such as a tokenizer or the names of classes."""
 
-    def keep(self, workdir: pathlib.Path) -> None: ...
+    def save(self, workdir: pathlib.Path) -> None: ...
 
 
 @runtime_checkable

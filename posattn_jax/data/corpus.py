@@ -69,9 +69,9 @@ class SentencePairs(Tabulated):
         """See `packing.Packable`."""
         return {"segment_ids": np.minimum(self.lengths, self.length)}
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
-        tokenizer.keep(self.tokenizer, workdir)
+        tokenizer.save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, for the pairs with these numbers."""

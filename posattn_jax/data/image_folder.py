@@ -35,7 +35,7 @@ class ImageFolder(OwnImages):
       pool: the factor by which height and width are mean-pooled.
       mean, deviation: one per channel, or one for all. The model gets (x - mean) / deviation, x from 0 to 1.
       malformed: whether to refuse or to skip files that cannot be read, files that are not in the folder of a class,
-        and folders beside train that are no parts.
+        and folders next to train that are no parts.
       validation_limit: use only the first so many images of the validation part; 0: all.
     """
 

@@ -58,7 +58,7 @@ def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: 
         raise InputError(f"{first} ({more})")
     _tell(f"{part}: left out", wrong)
     if wrong:
-        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {len(good):,}")
+        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, next to {len(good):,}")
     if not good:
         raise InputError(f"data.dir: the {part} part has no {what}")
     return good
@@ -141,19 +141,19 @@ def listed(names: Sequence[str], most: int = MOST_TOLD) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def keep(workdir: pathlib.Path, about: dict[str, Any]) -> None:
+def save(workdir: pathlib.Path, about: dict[str, Any]) -> None:
     """Saves what a run must know of its data if these do not exist any more: "classes", the names of its labels, ..."""
     write_json(workdir / FILE, about)
 
 
-def kept(workdir: pathlib.Path | None) -> dict[str, Any] | None:
-    """What `keep` has saved; None: the run has not begun."""
+def saved(workdir: pathlib.Path | None) -> dict[str, Any] | None:
+    """What `save` has saved; None: the run has not begun."""
     return None if workdir is None else read_json(workdir / FILE)
 
 
 def of_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """What `keep` has saved. Raises InputError if there is nothing."""
-    found = kept(workdir)
+    """What `save` has saved. Raises InputError if there is nothing."""
+    found = saved(workdir)
     if found is None:
         raise InputError(f"--workdir={workdir}: has no {FILE}, which says what its classes are")
     return found

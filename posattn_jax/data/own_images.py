@@ -29,9 +29,9 @@ class NamedImages(GridImages):
         shape = [int(size) for size in self.images.images.shape[1:]]
         return {"classes": list(self.names), "shape": shape, "max_value": self.images.max_value}
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves `about` in the run folder."""
-        own.keep(workdir, self.about)
+        own.save(workdir, self.about)
 
 
 class OwnImages(DataSet):
@@ -51,7 +51,7 @@ class OwnImages(DataSet):
         raise NotImplementedError
 
     def load(self, reading: Reading) -> dict[str, Any]:
-        known, sources = own.kept(reading.workdir), {}
+        known, sources = own.saved(reading.workdir), {}
         for part, path in self.parts().items():
             if part != "test" or reading.evaluates:
                 sources[part] = self.read(part, path, known)

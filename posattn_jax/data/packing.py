@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from posattn_jax.data.batches import Batch, Kept, Source
+from posattn_jax.data.batches import Batch, Saved, Source
 
 Sizes = Mapping[str, np.ndarray]  # name of a side's segment ids -> [n] lengths of the examples in tokens
 
 
-class Packable(Source, Kept, Protocol):
+class Packable(Source, Saved, Protocol):
     """A source whose examples can share rows."""
 
     @property
@@ -48,9 +48,9 @@ class Packed:
         """The examples of a row, on average."""
         return len(self.source) / len(self)
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves what the source saves."""
-        self.source.keep(workdir)
+        self.source.save(workdir)
 
     def batch(self, ids: np.ndarray) -> Batch:
         """The rows with these numbers. A negative number gives a row of padding.

@@ -14,7 +14,7 @@ from posattn_jax.data import prepared, text_files
 from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
 from posattn_jax.data.lines import Side, tokenised
 from posattn_jax.data.packing import Packed, joined
-from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, keep
+from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, save
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
@@ -124,11 +124,11 @@ class ParallelText:
         tokens = f"{order.examples_per_step:,.0f} target tokens each"
         return f"{len(self):,} pairs, {order.steps_per_epoch:,} updates an epoch, {tokens}, {padding:.1%} padding"
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves in the run folder what translation needs to know of this text: its tokenizers and gamma."""
-        keep(self.tokenizer, workdir)
+        save(self.tokenizer, workdir)
         if self.source_tokenizer is not self.tokenizer:
-            keep(self.source_tokenizer, workdir / SOURCE_FOLDER)
+            save(self.source_tokenizer, workdir / SOURCE_FOLDER)
         write_json(workdir / RATIO_FILE, {"length_ratio": self.length_ratio})
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ def below(folder: pathlib.Path, paths: list[pathlib.Path], field: str = "data.di
 
 
 def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
-    """Compares the files with those that the run began with. Before `keep`, there is nothing to compare with.
+    """Compares the files with those that the run began with. Before `save`, there is nothing to compare with.
 
     An evaluation may use other data. Then there is a warning if a file has changed.
 
@@ -48,7 +48,7 @@ def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
             _logger.warning(changed)
 
 
-def keep(files: Files, workdir: pathlib.Path) -> None:
+def save(files: Files, workdir: pathlib.Path) -> None:
     """Saves the SHA-256 of the files for which the run folder has none yet."""
     known = _read(workdir)
     new = {name: checksums.of_file(path) for name, path in files.items() if name not in known}

@@ -25,10 +25,10 @@ Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and the
 class OwnSentences(Sentences):
     """Sentences. A run also saves the names of their labels, and the largest number of examples in a part."""
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer, the names and the number in the run folder."""
-        super().keep(workdir)
-        own.keep(workdir, {"classes": list(self.names), "num_examples": self.num_ids})
+        super().save(workdir)
+        own.save(workdir, {"classes": list(self.names), "num_examples": self.num_ids})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class SentenceFiles(DataSet):
         """See `DataSet`. The test part is always read, since a run must know the size of the largest part."""
         paths = own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES)
         rows = {part: own.sift(self._read(path), part, "rows", self.malformed) for part, path in paths.items()}
-        known = own.kept(reading.workdir)
+        known = own.saved(reading.workdir)
         names = self._names(rows["train"], paths["train"]) if known is None else tuple(known["classes"])
         subwords = tokenizer.of_start(reading) or self._tokenizer(rows["train"], paths["train"], reading)
         sources = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.packing import joined
-from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, keep
+from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, save
 
 Ids = np.ndarray
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
@@ -115,9 +115,9 @@ class Sentences(Tabulated):
         examples = [self.examples[i] for i in np.arange(len(self))[kept]]
         return dataclasses.replace(self, examples=examples, targets=self.targets[kept], groups=self.groups[kept])
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
-        keep(self.tokenizer, workdir)
+        save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} for the examples with these numbers."""

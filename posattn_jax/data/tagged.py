@@ -64,10 +64,10 @@ class TaggedSequences(Tabulated):
         """The examples with these numbers, in this order."""
         return dataclasses.replace(self, examples=[self.examples[i] for i in np.arange(len(self))[kept]])
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer, and the names of the tags, in the run folder."""
-        tokenizer.keep(self.tokenizer, workdir)
-        own.keep(workdir, {"classes": list(self.names)})
+        tokenizer.save(self.tokenizer, workdir)
+        own.save(workdir, {"classes": list(self.names)})
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments", "targets" [b t]}, all int32, for the examples with these numbers."""
@@ -128,7 +128,7 @@ class Tagged(DataSet):
     def load(self, reading: Reading) -> dict[str, TaggedSequences]:
         """See `DataSet`."""
         parts = self.read()
-        kept = own.kept(reading.workdir)
+        kept = own.saved(reading.workdir)
         tags = (tag for sentence in parts["train"] for tag in sentence.tags)
         names = own.names_of(tags, "train", "data.dir") if kept is None else tuple(kept["classes"])
         subwords = tokenizer.of_start(reading)

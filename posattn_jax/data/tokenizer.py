@@ -187,7 +187,7 @@ def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
         )
 
 
-def keep(tokenizer: Tokenizer, folder: pathlib.Path, name: str = "") -> None:
+def save(tokenizer: Tokenizer, folder: pathlib.Path, name: str = "") -> None:
     """Saves a tokenizer and its hash in a run folder, or under a name in the cache."""
     path = folder / (name or tokenizer.file)
     tokenizer.save(path)
@@ -334,7 +334,7 @@ def of_text(
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
         with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
-            keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
+            save(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
         return read(path)
     return _told(read(path), vocabulary_size, field)
 

@@ -57,9 +57,9 @@ class WordSequences(Tabulated):
         sizes = self.starts[self.numbers + 1] - self.starts[self.numbers]
         return int(np.sum(sizes > sequences.room(self.length, 1)))
 
-    def keep(self, workdir: pathlib.Path) -> None:
+    def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
-        tokenizer.keep(self.tokenizer, workdir)
+        tokenizer.save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, for the examples with these numbers.

@@ -89,6 +89,6 @@ class Scores:
         alone = [name for name in ("relative_encoding", "content_bias") if getattr(total, name) is not None]
         if total.query is not None and alone:
             raise ValueError(
-                f"terms: expected no {alone[0]} beside a term that changes the query, such as RotaryContent"
+                f"terms: expected no {alone[0]} next to a term that changes the query, such as RotaryContent"
             )
         return total

@@ -11,7 +11,7 @@ from posattn_jax.config import experiment
 from posattn_jax.config.names import short
 from posattn_jax.config.start import beginning
 from posattn_jax.data import remembered
-from posattn_jax.data.batches import Kept, Ordered
+from posattn_jax.data.batches import Ordered, Saved
 from posattn_jax.run import summary
 from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.doing import doing
@@ -76,9 +76,9 @@ def train(
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
             write_json(workdir / "config.json", each.to_dict())
-            remembered.keep(files, workdir)
-            if isinstance(own["train"], Kept):
-                own["train"].keep(workdir)
+            remembered.save(files, workdir)
+            if isinstance(own["train"], Saved):
+                own["train"].save(workdir)
         writers = []
         if wandb_project is not None and is_first():
             writers.append(WandbWriter(folder, wandb_project, config.to_dict()))

@@ -210,7 +210,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv[1:])
     if options.unpack is not None:
         if options.list is not None:
-            raise InputError("--unpack: expected no LIST beside it")
+            raise InputError("--unpack: expected no LIST next to it")
         for line in unpack(options.unpack, options.out):
             print(line)
         return 0

@@ -25,7 +25,7 @@ def load_plan(config_file: str) -> Plan:
     """
     module, variant = load_config_file(config_file)
     if not hasattr(module, "sweep"):
-        raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() beside its get_config()")
+        raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() next to its get_config()")
     return module.sweep(variant)
 
 

@@ -126,7 +126,7 @@ def read_list(path: pathlib.Path) -> list[Sweep]:
 
 
 def check(sweeps: Sequence[Sweep], work: pathlib.Path, results: pathlib.Path) -> None:
-    """Raises InputError if a sweep would not start, beside what is in these folders. The data are not looked at."""
+    """Raises InputError if a sweep would not start, given what is in these folders. The data are not looked at."""
 
     def reason(sweep: Sweep) -> str | None:
         command = [*_command(sweep, work, results, pathlib.Path(DATA)), "--check"]
@@ -475,7 +475,7 @@ def _join(sweep: pathlib.Path, target: pathlib.Path, joined: pathlib.Path) -> se
     return {*known, *read}
 
 
-def _go_on_with(run: pathlib.Path, target: pathlib.Path, beside: pathlib.Path) -> None:
+def _go_on_with(run: pathlib.Path, target: pathlib.Path, scratch: pathlib.Path) -> None:
     """Puts an unfinished run into its place, unless the one that is there is as far, or is another one."""
     old = None
     if (target / "config.json").exists():
@@ -487,14 +487,14 @@ def _go_on_with(run: pathlib.Path, target: pathlib.Path, beside: pathlib.Path) -
         how_far = lambda each: (max(_checkpoints(each), default=0), (each / "summary.json").exists())
         if how_far(target) >= how_far(run):
             return
-        old = beside / "old"
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(run, beside / "new")
+        old = scratch / "old"
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(run, scratch / "new")
     target.parent.mkdir(parents=True, exist_ok=True)
     if old:
         target.rename(old)
-    (beside / "new").rename(target)
-    shutil.rmtree(beside)
+    (scratch / "new").rename(target)
+    shutil.rmtree(scratch)
     print(f"to go on: {target}, step {max(_checkpoints(target))}")
 
 
@@ -519,7 +519,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv[1:])
     if options.take is not None:
         if options.list is not None or options.minutes is not None or options.out is not None:
-            raise InputError("--take: expected no LIST, --minutes or --out beside it")
+            raise InputError("--take: expected no LIST, --minutes or --out next to it")
         take(options.take, options.work, options.results)
         return 0
     if options.check and options.list is not None:

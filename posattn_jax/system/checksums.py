@@ -10,7 +10,7 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-from posattn_jax.system.files import beside, write_text
+from posattn_jax.system.files import temporary_name, write_text
 
 _logger = logging.getLogger(__name__)
 FILE = "SHA256SUMS"
@@ -72,7 +72,7 @@ def keep_folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> Non
         return
     if path.exists():
         _logger.warning("%s: %s: it is made anew", path, reason)
-    temporary = beside(path)
+    temporary = temporary_name(path)
     damaged = temporary.with_name(f"{temporary.name}.damaged")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

@@ -67,7 +67,7 @@ def broken_link(path: pathlib.Path) -> InputError | None:
     return InputError(f"{path}: is a link to {os.readlink(path)}, which is not there")
 
 
-def beside(path: pathlib.Path) -> pathlib.Path:
+def temporary_name(path: pathlib.Path) -> pathlib.Path:
     """A hidden name in the same folder that only this process uses, among all hosts that see the folder."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
 
@@ -75,7 +75,7 @@ def beside(path: pathlib.Path) -> pathlib.Path:
 def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Lets `write` fill a temporary file next to `path`, and renames it to `path` once it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = beside(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file:
             write(file)

@@ -164,14 +164,14 @@ class SequenceTask(BlockTask):
 
         If several sequences share a row, the batch has "segment_ids": see `Bert`.
         """
-        return self._applied(params, rng, batch["tokens"], **self._beside(batch), **inputs)
+        return self._applied(params, rng, batch["tokens"], **self._other_inputs(batch), **inputs)
 
     def encode(self, params: Params, batch: dict[str, Array], **inputs: Any) -> Any:
         """Features [b t c] and intermediates of the encoder for a batch. The parameters need no head."""
-        fields = self._beside(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
+        fields = self._other_inputs(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
         return self.model.encoder.apply({"params": params["encoder"]}, batch["tokens"], **fields, **inputs)
 
-    def _beside(self, batch: dict[str, Array]) -> dict[str, Array | None]:
+    def _other_inputs(self, batch: dict[str, Array]) -> dict[str, Array | None]:
         """The model's inputs besides the tokens."""
         mask, segment_ids = batch["tokens"] != self.pad_id, batch.get("segment_ids")
         return {"segments": batch["segments"], "key_mask": mask, "segment_ids": segment_ids}

@@ -71,9 +71,9 @@ def import_weights(
     checkpoints.save(state, {}, score=0.0)  # any score: it is the only checkpoint, and so the best
     checkpoints.close()
     if run.subwords is not None:
-        tokenizer.keep(run.subwords, workdir)
+        tokenizer.save(run.subwords, workdir)
     if run.about:
-        own.keep(workdir, run.about)
+        own.save(workdir, run.about)
     write_json(workdir / "config.json", run.config.to_dict())
     number = sum(array.size for array in jax.tree.leaves(run.params))
     print(f"{workdir}: imported {number:,} parameters of {weights.path}")

@@ -1,4 +1,4 @@
-"""The reports under docs/results follow from the runs beside them."""
+"""The reports under docs/results follow from the runs next to them."""
 
 import pathlib
 

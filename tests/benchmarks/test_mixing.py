@@ -9,7 +9,7 @@ from benchmarks.cpu import mixing
 
 @pytest.mark.slow
 def test_every_mixer_is_measured(tmp_path, capsys):
-    """The compiler counts what Table 7 says for the search, and softmax, GELU and LN beside."""
+    """The compiler counts what Table 7 says for the search, and softmax, GELU and LN."""
     arguments = ("--length=32", "--width=256", "--heads=2", "--context=4", "--repeats=3", f"--out={tmp_path}")
     assert mixing.run(["mixing", *arguments]) == 0
     mixers = json.loads((tmp_path / "results.json").read_text())["mixers"]

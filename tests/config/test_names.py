@@ -86,7 +86,7 @@ def test_a_run_folder_imports_nothing(digits_run, subwords, tmp_path, evil, mode
     path = path.replace("model.block.attention.span", "model.encoder_block.mixing") if mode == "translate" else path
     run = stranger(digits_run, tmp_path / "run", path, kind, mode)
     if mode == "translate":  # which reads these before the model
-        tokenizer.keep(subwords, run)
+        tokenizer.save(subwords, run)
         (run / parallel.RATIO_FILE).write_text('{"length_ratio": 1.0}')
     with pytest.raises(InputError) as raised:
         MODES[mode](run)

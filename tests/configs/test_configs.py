@@ -358,7 +358,7 @@ def needs_files(name, words, folder):
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("folder")
     (made / "empty").mkdir()
-    tokenizer.keep(tokenizer.train(sentences(0, 300), 50), made)
+    tokenizer.save(tokenizer.train(sentences(0, 300), 50), made)
     return made
 
 
@@ -451,7 +451,7 @@ def test_options_are_read(fields):
     ids=lambda fields: ",".join(fields),
 )
 def test_options_of_options_are_read(base, fields):
-    """Each changes what is traced beside those that it belongs to."""
+    """Each changes what is traced next to those that it belongs to."""
     first, second = (change(cifar2d_span.get_config("tiny"), given) for given in (base, base | fields))
     assert traced(first) != traced(second)
 

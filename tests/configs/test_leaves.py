@@ -237,7 +237,7 @@ def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
         config.data.dir = str(tmp_path)
     found = reads(config.data)
     kept = tmp_path / "pretrained"
-    tokenizer.keep(tokenizer.train(sentences(0, 300), 50), kept)
+    tokenizer.save(tokenizer.train(sentences(0, 300), 50), kept)
     data = experiment.data_set(config)
     start = None if "vocabulary_size" in config.data else kept
     sources = data.load(Reading(1, tmp_path / "cache", evaluates=True, pretrained=start))

@@ -157,7 +157,7 @@ class Tensor(np.ndarray):
 
 
 def test_a_file_of_pytorch(tmp_path, monkeypatch, caplog):
-    """With a stand-in for torch: a run of the author has its tensors in a dict, beside the optimiser's."""
+    """With a stand-in for torch: a run of the author has its tensors in a dict, next to the optimiser's."""
     tensors = state("siren", 2, True)
     loaded = {
         "model_state_dict": {name: each.view(Tensor) for name, each in tensors.items()} | {"note": "no tensor"},

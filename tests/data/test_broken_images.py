@@ -145,7 +145,7 @@ def test_broken_images_can_be_skipped(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     ImageFolder(str(tmp_path), 6, 9, malformed="skip").load(Reading(1))
     told = capsys.readouterr().out
-    assert "malformed images that are left out: 96, beside 16" in told and told.count("(it is none of them)") >= 32
+    assert "malformed images that are left out: 96, next to 16" in told and told.count("(it is none of them)") >= 32
     assert told.count("exceeds limit of 100 pixels") == 16
     assert warnings.filters == before
 

@@ -139,7 +139,7 @@ def test_malformed_lines_are_told(tmp_path, subwords, capsys, header, row, messa
         assert str(refused.value).endswith(" (malformed lines: 1, which data.malformed=skip leaves out)")
         found = load("rte", tmp_path, "train", subwords, malformed="skip")
         told = capsys.readouterr().out.splitlines()
-        assert len(found) == 2 and told[-1] == "train: malformed lines that are left out: 1, beside 2"
+        assert len(found) == 2 and told[-1] == "train: malformed lines that are left out: 1, next to 2"
         assert message in told[-2]
 
 
@@ -167,7 +167,7 @@ def test_broken_lines_of_qqp_are_counted_by_the_printed_commands(tmp_path, subwo
     assert len(found) == 3 and found.targets.tolist() == [1, 0, 0]
     told = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[-2] for line in told[:4]] == ["line 3", "line 4", "line 5", "line 6"]
-    assert told[4:] == ["train: malformed lines that are left out: 4, beside 3"]
+    assert told[4:] == ["train: malformed lines that are left out: 4, next to 3"]
 
 
 @pytest.mark.parametrize("name", [name for name in glue.TASKS if name != "qqp"])

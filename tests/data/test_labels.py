@@ -65,7 +65,7 @@ class Rows(Images):
 
     def __init__(self, folder):
         super().__init__(folder)
-        tokenizer.keep(tokenizer.train(sentences(0, 300), 50), folder / "start")
+        tokenizer.save(tokenizer.train(sentences(0, 300), 50), folder / "start")
 
     def write(self, part, labels):
         write_table(self.folder / f"{part}{self.suffix}", ("sentence", "label"), [("a", label) for label in labels])
@@ -100,7 +100,7 @@ def test_unicode_forms_are_one_class(data, tmp_path, capsys):
     assert sorted(data.labels(sources["validation"])) == [0, 0, 1] and data.labels(sources["test"]) == [0]
     told = capsys.readouterr().out
     assert told.count(f"train: {ONE_CLASS}\n") == 1 and told.count("differ only") == 1
-    sources["train"].keep(tmp_path / ".run")
+    sources["train"].save(tmp_path / ".run")
     again = data.load(evaluates=True, workdir=tmp_path / ".run")
     assert data.labels(again["validation"]) == data.labels(sources["validation"])
     assert "differ only" not in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_a_run_that_has_two_forms_keeps_them(data, tmp_path):
     for classes in ([DECOMPOSED, "tea"], [DECOMPOSED, COMPOSED, "tea"]):
         run = tmp_path / f".run_{len(classes)}"
         shape = [8, 8, 3] if type(data) is Images else [4, 4, 1]
-        own.keep(run, {"classes": classes, "num_examples": 9, "shape": shape, "max_value": 255})
+        own.save(run, {"classes": classes, "num_examples": 9, "shape": shape, "max_value": 255})
         sources = data.load(workdir=run, evaluates=True)
         named = {sources["validation"].names[label] for label in data.labels(sources["validation"])}
         assert named == set(classes) - {"tea"}

@@ -66,7 +66,7 @@ def test_linked_parts(images, tmp_path, capsys):
 def test_a_run_remembers_linked_files(images, tmp_path):
     files, run = ImageFolder(str(images)).files(), tmp_path / "run"
     assert len(files) == 15
-    remembered.keep(files, run)
+    remembered.save(files, run)
     sums = json.loads((run / remembered.FILE).read_text())
     assert sums["data.dir/fox/3.png"] == of_file(tmp_path / "elsewhere" / "3.png")
     shutil.copy(tmp_path / "elsewhere" / "1.png", tmp_path / "elsewhere" / "3.png")
@@ -95,7 +95,7 @@ def test_links_to_nothing_are_named(images, tmp_path, capsys):
     read(images, malformed="skip")
     told = capsys.readouterr().out
     assert f"train: left out: {images}/owl: is a link to ../gone, which is not there" in told
-    assert "malformed images that are left out: 3, beside 15" in told
+    assert "malformed images that are left out: 3, next to 15" in told
     assert len(ImageFolder(str(images)).files()) == 15
     asked = image_files.find([str(images)])
     assert [str(each) for each in asked if isinstance(each, InputError)] == [

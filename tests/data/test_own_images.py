@@ -49,7 +49,7 @@ def test_a_folder_is_divided_by_the_seed(tmp_path, capsys):
     again, other = data.load(Reading(1)), data.load(Reading(2))
     assert np.array_equal(again["train"].images.labels, sources["train"].images.labels)
     assert not np.array_equal(other["validation"].images.images, sources["validation"].images.images)
-    assert "train: malformed images that are left out: 1, beside 24" in capsys.readouterr().out
+    assert "train: malformed images that are left out: 1, next to 24" in capsys.readouterr().out
     assert set(data.files()) >= {"data.dir/across/000.png", "data.dir/along/wide.jpg"} and len(data.files()) == 25
 
 
@@ -68,7 +68,7 @@ def test_a_run_keeps_its_classes(tmp_path):
     """It goes on, is evaluated and predicts with them, whatever the folders are then."""
     folder, workdir = write_parts(tmp_path / "images"), tmp_path / "run"
     data = image_folder(folder, pool=2)
-    data.load(Reading(1))["train"].keep(workdir)
+    data.load(Reading(1))["train"].save(workdir)
     assert data.classes_of(workdir) == made_own.CLASSES
     assert data.empty(workdir).knows == {"input_shape": (4, 4), "num_channels": 3, "num_classes": 2}
     (folder / "train" / "across").rename(folder / "train" / "above")
@@ -186,7 +186,7 @@ def test_labels_have_names(tmp_path, labels, names, classes):
     more = {} if names is None else {"names": np.array(names)}
     data = Arrays(str(saved(tmp_path, images=numbers(10, 5, 6), labels=labels, **more)))
     source = data.load(Reading(1))["train"]
-    source.keep(tmp_path / "run")
+    source.save(tmp_path / "run")
     assert data.classes_of(tmp_path / "run") == classes
     rows = np.random.default_rng(1).permutation(10)[:8]
     told = [classes[number] for number in source.images.labels]

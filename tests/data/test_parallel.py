@@ -78,7 +78,7 @@ LOWERED = (
 def test_folded_case_is_lower_case(tmp_path, kind, line):
     """As references have it: a model that is perfect has all of their words. A saved tokenizer reads it again."""
     size = 5 + len(set(unicodedata.normalize("NFKC", line).lower()))  # with the unknown token
-    tokenizer.keep(tokenizer.train([line] * 9, size, kind), tmp_path)
+    tokenizer.save(tokenizer.train([line] * 9, size, kind), tmp_path)
     subwords = tokenizer.of_run(tmp_path)
     (ids,), (of_lower,) = subwords.encode([line]), subwords.encode([line.lower()])
     assert subwords.decode(ids) == unicodedata.normalize("NFKC", line).lower()
@@ -104,7 +104,7 @@ def test_tokenizers_of_folded_case_in_a_cache_are_made_again(files, tmp_path, mo
     version = sentencepiece.__version__
     for options in ((), ("bpe", True, ""), ("bpe", False, "")):
         key = text_files.fingerprint(files, "tokenizer", 60, version, *options)
-        tokenizer.keep(tokenizer.train(["old"] * 9, 10), tmp_path, f"tokenizer-{key[:16]}.model")
+        tokenizer.save(tokenizer.train(["old"] * 9, 10), tmp_path, f"tokenizer-{key[:16]}.model")
     old = tokenizer.read(tmp_path / f"tokenizer-{key[:16]}.model").sha256
     options = [("unigram", True), ("bpe", True), ("bpe", False)]
     found = [tokenizer.of_text(text_files.lines(files), files, 60, tmp_path, *each).sha256 for each in options]

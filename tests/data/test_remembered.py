@@ -21,7 +21,7 @@ def files(tmp_path):
 def test_a_file_that_has_changed_is_refused(tmp_path, files, caplog):
     run = tmp_path / "run"
     remembered.check(files, run)
-    remembered.keep(files, run)
+    remembered.save(files, run)
     remembered.check(files, run)
     assert set(json.loads((run / remembered.FILE).read_text())) == {"data.dir/train.tsv", "data.dir/more/test.tsv"}
     flip_a_bit(files["data.dir/train.tsv"])
@@ -31,13 +31,13 @@ def test_a_file_that_has_changed_is_refused(tmp_path, files, caplog):
     assert len(str(caught.value).splitlines()) == 1 and not caplog.text
     remembered.check(files, run, evaluates=True)
     assert "train.tsv has changed, or is damaged" in caplog.text
-    remembered.keep(files, run)
+    remembered.save(files, run)
     with pytest.raises(InputError, match=message):
         remembered.check(files, run)
 
 
 def test_data_may_move(tmp_path, files):
-    remembered.keep(files, tmp_path / "run")
+    remembered.save(files, tmp_path / "run")
     (tmp_path / "data").rename(tmp_path / "elsewhere")
     elsewhere = tmp_path / "elsewhere"
     moved = remembered.below(elsewhere, [elsewhere / "train.tsv", elsewhere / "more" / "test.tsv"])
@@ -52,19 +52,19 @@ def test_data_may_move(tmp_path, files):
 
 def test_another_file_is_told(tmp_path, files, caplog):
     run, more = tmp_path / "run", tmp_path / "data" / "more.tsv"
-    remembered.keep(files, run)
+    remembered.save(files, run)
     more.write_text("what comes later")
     now = {**files, "data.dir/more.tsv": more}
     remembered.check(now, run)
     assert f"{more} was not read when this run began: it is not verified" in caplog.text
-    remembered.keep(now, run)
+    remembered.save(now, run)
     flip_a_bit(more)
     with pytest.raises(InputError, match="more.tsv has changed"):
         remembered.check(now, run)
 
 
 def test_what_cannot_be_read_is_named(tmp_path, files):
-    remembered.keep(files, tmp_path)
+    remembered.save(files, tmp_path)
     (tmp_path / remembered.FILE).write_text('{"data.dir')
     with pytest.raises(InputError, match=f"{remembered.FILE}: cannot be read .*delete it, and the data is not verif"):
         remembered.check(files, tmp_path)

@@ -21,7 +21,7 @@ A, B, C = sentences(5, 3)
 def run(tmp_path_factory):
     """A run folder with a tokenizer, to start from."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer.keep(tokenizer.train(sentences(0, 300), 50), folder)
+    tokenizer.save(tokenizer.train(sentences(0, 300), 50), folder)
     return folder
 
 
@@ -117,7 +117,7 @@ def test_a_small_text_has_the_subwords_that_it_has(tmp_path, capsys):
 def test_a_run_keeps_its_labels(tmp_path, run):
     path = write_table(tmp_path / "a.tsv", HEADER, [(A, "yes"), (B, "no"), (C, "no"), (A, "yes")])
     data, workdir = SentenceFiles(str(path)), tmp_path / "run"
-    load(path, run)["train"].keep(workdir)
+    load(path, run)["train"].save(workdir)
     assert data.classes_of(workdir) == ("no", "yes")
     assert data.empty(workdir).knows["num_outputs"] == 2
 
@@ -163,7 +163,7 @@ def test_malformed_rows(tmp_path, run, capsys, suffix, row, message):
         load(path, run)
     sources = load(path, run, malformed="skip")
     assert len(sources["train"]) + len(sources["validation"]) == 2
-    assert "train: malformed rows that are left out: 1, beside 2" in capsys.readouterr().out
+    assert "train: malformed rows that are left out: 1, next to 2" in capsys.readouterr().out
 
 
 def test_every_malformed_row_is_told(tmp_path, run, capsys):

@@ -61,7 +61,7 @@ def test_malformed_sentences_are_told_and_may_be_skipped(tmp_path, capsys, text,
     with pytest.raises(InputError, match=f"{message} .malformed sentences: 1, which data.malformed=skip leaves out"):
         TaggedFiles(dir=str(tmp_path)).read()
     assert [each.words for each in TaggedFiles(dir=str(tmp_path), malformed="skip").read()["train"]] == [("d",)]
-    assert "train: malformed sentences that are left out: 1, beside 1" in capsys.readouterr().out
+    assert "train: malformed sentences that are left out: 1, next to 1" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read(tmp_path, unchecked):
@@ -170,5 +170,5 @@ def test_sentences_of_the_grammar_are_the_same_for_every_seed(tmp_path):
     assert {part: len(each) for part, each in parts.items()} == {"train": 400, "validation": 5, "test": 7}
     np.testing.assert_array_equal(*(each["train"].batch(np.arange(9))["tokens"] for each in (parts, again)))
     assert parts["train"].num_cut == 0 and not data.files()
-    parts["train"].keep(tmp_path)
+    parts["train"].save(tmp_path)
     assert own.of_run(tmp_path)["classes"] == list(parts["train"].names) == list(data.empty(tmp_path).names)

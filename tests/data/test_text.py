@@ -105,7 +105,7 @@ def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
 
 def test_a_run_keeps_its_tokenizer(tmp_path, subwords):
     tokenizer.check(subwords, tmp_path)
-    tokenizer.keep(subwords, tmp_path)
+    tokenizer.save(subwords, tmp_path)
     tokenizer.check(subwords, tmp_path)
     assert tokenizer.of_run(tmp_path).sha256 == subwords.sha256
     assert (tmp_path / "tokenizer.sha256").read_text() == f"{subwords.sha256}  tokenizer.model\n"

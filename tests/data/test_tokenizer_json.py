@@ -45,7 +45,7 @@ def test_pieces_and_text(subwords):
 
 
 def test_a_run_keeps_it(subwords, tmp_path):
-    tokenizer.keep(subwords, tmp_path / "run")
+    tokenizer.save(subwords, tmp_path / "run")
     kept = tokenizer.of_run(tmp_path / "run")
     assert kept.sha256 == subwords.sha256
     np.testing.assert_array_equal(kept.encode(["a ship"])[0], subwords.encode(["a ship"])[0])

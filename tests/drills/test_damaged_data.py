@@ -43,7 +43,7 @@ def sentences(folder):
     bert = text(folder)
     bert.data.length = glue.get_config("tiny").data.length
     files = sorted((folder / "text").iterdir())
-    tokenizer.keep(
+    tokenizer.save(
         tokenizer.of_text(text_files.lines(files), files, bert.data.vocabulary_size, folder / "cache"), folder / "run"
     )
     config = glue.get_config("tiny")
@@ -89,7 +89,7 @@ def test_every_file_in_every_way(tmp_path, caplog, name):
     counts = collections.defaultdict(collections.Counter)
     for begins in (True, False):
         if not begins:
-            remembered.keep(files, run)
+            remembered.save(files, run)
         for damage in DAMAGES:
             for path in chosen:
                 content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""NaN in an image: the run stops before anything of it is saved, and goes on once the data is mended."""
+"""NaN in an image: the run stops before anything of it is saved, and goes on once the data is fixed."""
 
 import jax
 import numpy as np
@@ -31,11 +31,11 @@ def test_a_damaged_image(tmp_path, monkeypatch):
         trainer.close()
         stopped_at.append(int(str(error.value).split("at step ")[1][0]))
         monkeypatch.setattr(GridImages, "batch", sound)
-        mended = make_trainer(tmp_path / str(damaged), **fields)
-        assert mended.step < stopped_at[-1], "nothing of the bad update was saved"
-        mended.run()
-        mended.close()
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(mended.state), jax.device_get(whole.state))
+        resumed = make_trainer(tmp_path / str(damaged), **fields)
+        assert resumed.step < stopped_at[-1], "nothing of the bad update was saved"
+        resumed.run()
+        resumed.close()
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
         assert figures_of(tmp_path / str(damaged)) == figures_of(tmp_path / "whole")
     print(f"a damaged image: {len(stopped_at)} times, stopped at the updates {stopped_at}")
     assert len(set(stopped_at)) > 2

@@ -240,7 +240,7 @@ def test_glue(run, publish, tmp_path):
     out = tmp_path / "out"
     assert code == 0 and f"{out}/MRPC/dev.tsv: 3 lines" in told and not (out / "RTE" / "original").exists()
     kept = tmp_path / "pretrained"
-    tokenizer.keep(tokenizer.train(ENGLISH, 50), kept)
+    tokenizer.save(tokenizer.train(ENGLISH, 50), kept)
     for name, (num_train, num_dev, num_test) in {"rte": (24, 24, 21), "mrpc": (18, 2, 3), "mnli": (24, 29, 30)}.items():
         config = glue.get_config("tiny")
         config.data.update(name=name, dir=str(out))

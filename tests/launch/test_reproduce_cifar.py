@@ -60,4 +60,4 @@ def test_two_slices(tmp_path):
     assert len(list((tmp_path / "runs").glob("*/1/summary.json"))) == 2
     results = json.loads((tmp_path / "runs" / "report" / "results.json").read_text())
     assert [treatment["treatment"]["name"] for treatment in results["treatments"]] == ["siren_2d", "span_2d"]
-    assert "0.8095" in (tmp_path / "runs" / "report" / "report.md").read_text()  # the paper's, beside it
+    assert "0.8095" in (tmp_path / "runs" / "report" / "report.md").read_text()  # the paper's, next to it

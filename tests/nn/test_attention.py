@@ -357,12 +357,12 @@ def test_terms_and_biases_that_hide(low):
     pairs = jnp.broadcast_to(jnp.where(near, 0, jnp.asarray(low, kind)), (2, 2, 5, 5))
     by_offset = jnp.broadcast_to(jnp.where(jnp.abs(jnp.arange(-4, 5)) <= 1, 0, jnp.asarray(low, kind))[:, None], (9, 2))
     shapes = {"relative_bias": (9, 2), "pair_scores": (2, 2, 5, 5)}
-    beside = Given(Scores(**{name: jnp.full(shape, 0.1, jnp.float32) for name, shape in shapes.items()}))
+    other = Given(Scores(**{name: jnp.full(shape, 0.1, jnp.float32) for name, shape in shapes.items()}))
     span = {"span": GaussianSpan(initial_sigma=0.02, threshold=0.0)}
-    params = made_params(lambda: make_layer(terms=(Content(), beside), **span).init(jax.random.key(0), x))
+    params = made_params(lambda: make_layer(terms=(Content(), other), **span).init(jax.random.key(0), x))
 
     def results(*terms, **given):
-        layer = make_layer(terms=(Content(), beside, *terms), **span)
+        layer = make_layer(terms=(Content(), other, *terms), **span)
 
         def total(params, x):
             outputs = layer.apply(params, x, **given)
@@ -387,7 +387,7 @@ def test_scores_add():
     assert total.limit == (2, 1) and total.key is not None and total.is_pairwise and total.relative_bias is None
     with pytest.raises(ValueError, match="two terms give key"):
         total + Scores(key=jnp.ones((1, 4, 2, 4)))
-    with pytest.raises(ValueError, match="terms: expected no content_bias beside a term that changes the query"):
+    with pytest.raises(ValueError, match="terms: expected no content_bias next to a term that changes the query"):
         total + Scores(query=jnp.ones((1, 4, 2, 4)))
 
 

@@ -435,11 +435,11 @@ def test_class_tokens_are_not_turned():
     [
         (
             {"terms": (RotaryContent(), Positional(SirenEncoding()))},
-            "terms: expected no relative_encoding beside a term that changes the query",
+            "terms: expected no relative_encoding next to a term that changes the query",
         ),
         (
             {"terms": (RotaryContent(), ContentBias())},
-            "terms: expected no content_bias beside a term that changes the query",
+            "terms: expected no content_bias next to a term that changes the query",
         ),
         (
             {"terms": (RotaryContent(),), "head_dim": 3},

@@ -1,4 +1,4 @@
-"""ConvBERT's heads against loops, and beside those that attend."""
+"""ConvBERT's heads against loops, and next to those that attend."""
 
 import itertools
 import math

@@ -230,7 +230,7 @@ def untrained(files):
     """What a run's folder has before its first update."""
     config = text_config(files)
     write_json(files / "bert" / "config.json", config.to_dict())
-    tokenizer.keep(experiment.load_sources(config)["train"].tokenizer, files / "bert")
+    tokenizer.save(experiment.load_sources(config)["train"].tokenizer, files / "bert")
     return files / "bert"
 
 
@@ -252,7 +252,7 @@ def test_packed_rows_are_told(files, capsys):
     told = f"train: 285 pairs of lines in {len(packed)} rows, {padding[0]} padding ({padding[1]} without data.packed)\n"
     assert told in capsys.readouterr().out and len(packed) < len(alone) == 285
     assert isinstance(sources["validation"], SentencePairs)
-    packed.keep(files)
+    packed.save(files)
     assert tokenizer.of_run(files).sha256 == alone.tokenizer.sha256
 
 

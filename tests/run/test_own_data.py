@@ -41,7 +41,7 @@ def test_images(tmp_path):
     broken = f"{folder}/across/broken.png: cannot be read as PNG, JPEG or WebP ("
     assert refused.startswith(f"posattn_jax: error: {broken}")
     assert f"train: left out: {broken}" in trained
-    assert "train: malformed images that are left out: 1, beside 304" in trained
+    assert "train: malformed images that are left out: 1, next to 304" in trained
     assert evaluation["validation"]["accuracy"] > 0.9
     larger = f"--workdir={workdir}", "--mode=evaluate", "--config.data.height=16", "--config.data.width=16"
     code, out, err = run_forked(*larger, config=None)

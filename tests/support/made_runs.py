@@ -70,7 +70,7 @@ def _save(workdir, config):
     write_json(workdir / "config.json", config.to_dict())
     data = experiment.data_set(config)
     if not isinstance(data, LabelledImages | Characters):
-        tokenizer.keep(tokenizer.train(sentences(0, 300), 50), workdir)
+        tokenizer.save(tokenizer.train(sentences(0, 300), 50), workdir)
     set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
     task = experiment.make_task(config, data.empty(workdir))
     state = made_state(task, Adam(1e-3).make(100, 10))

@@ -113,7 +113,7 @@ def images(tmp_path, monkeypatch):
 
 
 def test_images_lose_nothing(images, tmp_path):
-    (tmp_path / "data" / "cifar" / "train.labels").write_text("a file beside the set")
+    (tmp_path / "data" / "cifar" / "train.labels").write_text("a file next to the set")
     own, _ = packed(tmp_path / "data", tmp_path, most=2 * MIB, sweeps=images)
     assert own.sizes[0] < 0.7 * 1110 * 3072
     assert unpack(tmp_path / "parcel", tmp_path / "there") == []
@@ -153,7 +153,7 @@ def test_the_wheels_are_within_the_bounds_of_the_package():
         (["--out=list", "list"], "--out=list: expected an empty folder, or none"),
         (["--out=parcel", "--mib=nan", "list"], "--mib=nan: expected a number above 0"),
         (["--out=parcel", "--data=nowhere", "list"], "--data=nowhere: no such folder"),
-        (["--out=parcel", "--unpack=list", "list"], "--unpack: expected no LIST beside it"),
+        (["--out=parcel", "--unpack=list", "list"], "--unpack: expected no LIST next to it"),
         (["--out=parcel", "--wheels=", "--mib=.01", "--data=data", "list"], "dev.de.gz takes 0.1 MiB"),
     ],
 )

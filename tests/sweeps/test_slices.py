@@ -444,7 +444,7 @@ def test_every_line_of_a_queue_is_a_sweep(line):
         (["--minutes=.5", "--out=OUT", "LIST"], "--minutes=0.5: expected more than 0.5"),
         (["--minutes=3", "--out=OUT", "LIST"], "--data=FOLDER is missing: one has --config.data.dir=DATA/digits"),
         (["--minutes=3", "--out=OUT", "--data=.", "--parts=0", "LIST"], "--parts=0: expected at least 1"),
-        (["--take=OUT", "LIST"], "--take: expected no LIST, --minutes or --out beside it"),
+        (["--take=OUT", "LIST"], "--take: expected no LIST, --minutes or --out next to it"),
     ],
 )
 def test_commands_that_cannot_be_run(tmp_path, monkeypatch, arguments, message):

@@ -145,7 +145,7 @@ def test_loss_and_accuracies_equal_the_oracle(task, params):
     expected |= {f"accuracy_{name}": share for name, share in shares.items()}
     assert task.summarise(totals) == pytest.approx(expected, rel=1e-5)
     added = task.zero_totals()
-    for i in range(4):  # each beside three that do not count
+    for i in range(4):  # each next to three that do not count
         one = batch | {"weights": batch["weights"] * (jnp.arange(4) == i)}
         added = jax.tree.map(np.add, added, jax.device_get(loss_of(params, one)[1]))
     for name, total in totals.items():

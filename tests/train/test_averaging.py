@@ -41,7 +41,7 @@ def test_the_best_and_following_or_else_the_last(best, number, expected):
 
 
 def test_means_are_of_float64(unchecked):
-    """Summed in float32, the small one would be lost beside the large ones."""
+    """Summed in float32, the small one would be lost next to the large ones."""
     steps = {1: 2.0**25, 2: 1.0, 3: -(2.0**25)}
     stored = types.SimpleNamespace(read_params=lambda step: {"x": np.array([steps[step]], np.float32)})
     mean = average(stored, [1, 2, 3])

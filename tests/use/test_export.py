@@ -41,7 +41,7 @@ def folder(digits_run):
 
 
 def load(folder):
-    """By the loader that lies beside the model."""
+    """By the loader that lies next to the model."""
     spec = importlib.util.spec_from_file_location("load", folder / "load.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

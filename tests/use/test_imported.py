@@ -154,7 +154,7 @@ def test_own_sentences(bert, tmp_path, capsys):
 
 
 def test_a_composite_bert(bert, tmp_path):
-    """Of the code of Chang 2021, with a tokenizer beside it. The order of the terms is that of their parameters."""
+    """Of the code of Chang 2021, with a tokenizer next to it. The order of the terms is that of their parameters."""
     terms = Content(), RelativeBias((3,)), Positional(KernelEncoding((3,)))
     model = Bert(40, 8, (bert_block(2, 12, terms=terms),), max_length=16, absolute_positions=False)
     params = made_params(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), int))["params"])
@@ -208,7 +208,7 @@ def test_a_classifier_of_sentences_is_asked(tmp_path):
 
 
 def test_a_vision_transformer_is_asked(tmp_path):
-    """With pixels scaled as the file beside it says."""
+    """With pixels scaled as the file next to it says."""
     shutil.copytree(MADE / "vit", tmp_path / "vit")
     scale = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.25, 1.0]}
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(scale))

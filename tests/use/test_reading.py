@@ -142,7 +142,7 @@ def of_table(suffix):
         }[suffix]
         for part in ("train", "dev"):
             (folder / f"{part}{suffix}").write_bytes(as_file(made))
-        tokenizer.keep(subwords, folder / "run")
+        tokenizer.save(subwords, folder / "run")
         sources = SentenceFiles(str(folder)).load(Reading(1, pretrained=folder / "run"))
         return [ids for (ids,) in sources["train"].examples]
 

@@ -32,7 +32,7 @@ ASKED = {
 }
 # What a local implementation lacks: it computes only a part of the pairs, and holds no weight.
 LOCAL = ("return_weights", "dropout", PAIRWISE, BY_PAIR)
-# By implementation, or by what is asked for beside: what it does not support, in the order in which it is told.
+# By implementation, or by what else is asked for: what it does not support, in the order in which it is told.
 # Problems that are by pair are computed by "reference", whatever the implementation, but for "factorised".
 UNSUPPORTED = {
     "auto": (),

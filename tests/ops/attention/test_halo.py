@@ -108,7 +108,7 @@ def test_gathered_is_as_one_device(float64, grid_shape, num_devices, implementat
     check_against_one_device(grid_shape, num_devices, implementation, span_mode="log_add", threshold=0.0)
 
 
-# What is asked for beside a half-span along the first dimension: of 0, 1, all rows of a neighbour, one of the next.
+# What is asked for next to a half-span along the first dimension: of 0, 1, all rows of a neighbour, one of the next.
 ASKED = (
     {"inputs": {"covariance": "full", "per_head": True}, "is_causal": True},
     {"inputs": {"per_head": True}, "span_mode": "log_add", "key_mask": 0.8},

@@ -83,7 +83,7 @@ def lanes_for(problem: Problem, most: int) -> dict[str, Lanes]:
 def arrange(
     problem: Problem, lanes: dict[str, Lanes], width: int, unit: int, limit: int | None, room: int, sublanes: int
 ) -> tuple[Strips, bool]:
-    """The strips, and whether the cotangents of all encodings of a group fit beside the chunks into `room` bytes.
+    """The strips, and whether the cotangents of all encodings of a group fit next to the chunks into `room` bytes.
 
     Without a `limit`, chunks are the longest with which they fit. If there are none, chunks fit `room` by themselves.
     """

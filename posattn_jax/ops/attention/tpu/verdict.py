@@ -50,7 +50,7 @@ class Case(NamedTuple):
       grid_shape: S, each size rounded up to a power of 2: the grid for timing.
       half: the half-spans, likewise.
       num_heads, head_dim, dtype: those of the features.
-      arrays: the names of those that the problem has beside query and value.
+      arrays: the names of those that the problem has next to query and value.
       is_full: whether sigma is the factor of a full covariance.
       span_mode, is_causal: as in `relative_attention`.
       kernel: MODULE:FUNCTION, which is called with a `Problem`.
@@ -136,7 +136,7 @@ def _power_of_2(size: int) -> int:
 def _outcome(case: Case) -> str | None:
     """The outcome of the kept verdict, or None. Logged once."""
     here = machine()
-    verdict = kept(case, here)
+    verdict = saved(case, here)
     if verdict is None:  # a second process cannot use the TPU now
         _logger.info(
             "the fused kernel is not tested on this device yet: run python -m posattn_jax.benchmarks.selfcheck"
@@ -159,7 +159,7 @@ def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
     return cache_folder() / "fused" / f"{device}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
 
 
-def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
+def saved(case: Case, machine: dict[str, str]) -> Verdict | None:
     """The verdict on disk, or None."""
     try:
         return Verdict(**read_json(place(case, machine))["verdict"])
@@ -167,7 +167,7 @@ def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
         return None
 
 
-def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
+def save(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
     """Writes the verdict, with all that it depends on, and returns it. A failure to write is only logged.
 
     What is undecided is not written.

@@ -182,7 +182,7 @@ def lowered(grid_shape, head_dim, dtype, left_out=(), **options):
     ids=str,
 )
 def test_lowers_for_tpus(in_the_place_of_tiled, grid_shape, head_dim, dtype, options, launches):
-    """One launch forward. Backward a third one computes the encodings if they do not fit beside the queries."""
+    """One launch forward. Backward a third one computes the encodings if they do not fit next to the queries."""
     in_the_place_of_tiled.clear()
     forward, backward = lowered(grid_shape, head_dim, dtype, **options)
     assert forward.count("@tpu_custom_call") == 1

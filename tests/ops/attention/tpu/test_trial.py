@@ -158,13 +158,13 @@ def test_a_process_of_its_own_gives_the_verdict(tmp_path, monkeypatch):
 
 def test_what_is_undecided_is_not_kept(folder):
     undecided = verdict.Verdict(verdict.UNDECIDED, "exit code 3")
-    assert verdict.keep(case("right"), undecided, verdict.machine()) == undecided
+    assert verdict.save(case("right"), undecided, verdict.machine()) == undecided
     assert not list(folder.rglob("*.json"))
 
 
 def test_a_verdict_is_kept_and_told_once(folder, caplog):
     assert verdict._outcome(case("right")) is None  # not tried: a second process cannot have the device
-    verdict.keep(case("right"), verdict.Verdict("slower", "3 ms, and 2"), verdict.machine())
+    verdict.save(case("right"), verdict.Verdict("slower", "3 ms, and 2"), verdict.machine())
     verdict._outcome.cache_clear()  # as in another process
     with caplog.at_level(logging.WARNING):
         assert [verdict._outcome(case("right")) for _ in range(2)] == ["slower"] * 2
