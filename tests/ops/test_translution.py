@@ -155,7 +155,7 @@ def test_is_a_convolution_where_all_weights_are_one(float64, grid_shape, half):
     check_equal(lambda x: translution(weights=ones, **x, grid_shape=grid_shape), convolution, x)
 
 
-def test_is_plain_attention_where_all_matrices_are_one(float64):
+def test_is_platform_attention_where_all_matrices_are_one(float64):
     x = make_inputs((3, 4), cls=1)
     x |= {"matrix": x.pop("matrices")[0, 0]} | {name: np.zeros(0) for name in OF_CLS}
 

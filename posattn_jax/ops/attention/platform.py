@@ -51,7 +51,7 @@ def is_shared_out() -> bool:
     return jax.device_count() > 1 and not (kinds and all(kind == AxisType.Manual for kind in kinds))
 
 
-def plain_attention(problem: Problem) -> tuple[Query, None]:
+def platform_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d] of a problem that is supported."""
     assert problem.key is not None
     mask, bias = problem.key_mask, problem.relative_bias

@@ -45,7 +45,7 @@ def auto_attention(problem: Problem) -> Found:
     on a GPU, or on a TPU if a trial found it the fastest, and else one of `portable_loops`.
     """
     if platform.supports(problem) is None:
-        return platform.plain_attention(problem)
+        return platform.platform_attention(problem)
     if support.supports("factorised", problem) is None and factorised.factorised_pays(problem.query):
         return factorised_attention(problem)
     if is_native() and native.supports(problem) is None and native_pays(problem.grid_shape, problem.static_half):

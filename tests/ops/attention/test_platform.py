@@ -113,7 +113,7 @@ def test_a_relative_bias_that_hides(monkeypatch, options, dtype):
 
     tolerance = 1e-5 if dtype == jnp.float32 else 0.02
     check = functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
-    jax.tree.map(check, results(platform.plain_attention), results(reference_attention))
+    jax.tree.map(check, results(platform.platform_attention), results(reference_attention))
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -126,6 +126,6 @@ def test_values_on_a_tpu(monkeypatch, is_causal):
     expected = relative_attention(**arrays, **options, implementation="reference")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pltpu.force_tpu_interpret_mode():
-        outputs, _ = platform.plain_attention(Problem(**arrays, **options))
+        outputs, _ = platform.platform_attention(Problem(**arrays, **options))
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
     assert not outputs[0].any() and outputs[1].any()
