@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -180,8 +181,18 @@ class KernelEncoding(nn.Module):
         return of_kernel(table, tokens.table_shape, self.outside, tokens.num_heads)
 
 
+class _Applied(NamedTuple):
+    """A module as a function of its variables. Those of modules with equal fields are equal."""
+
+    module: nn.Module
+
+    def __call__(self, variables: Any, x: Array) -> Array:
+        return self.module.apply(variables, x)
+
+
 def within_reach(module: nn.Module, features: Float[Array, "*r k"], tokens: Tokens) -> Float[Array, "*r c"]:
     """As `ops.reach.within_reach`: [*R, k] -> [*R, c]. During initialisation the module is evaluated at all offsets."""
     if module.scope is None or module.is_initializing():
         return module(features)
-    return reach.within_reach(module, features, tokens.table_shape, tokens.reach, nn.switch)
+    applied = _Applied(module.clone(parent=None, name=None))
+    return reach.within_reach(applied, module.variables, features, tokens.table_shape, tokens.reach)

@@ -1,14 +1,16 @@
 """Evaluates an encoding only at the offsets that some query's span reaches."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.backend import get_default_device
 
-from posattn_jax.axes import Array, Float, Int, Shape
+from posattn_jax.axes import Array, Float, Int, Shape, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned
 
@@ -19,44 +21,43 @@ SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 ACCELERATOR_OFFSETS = 4096
 
 
-def _switch(index: Array, branches: list[Callable], function: Callable, features: Array) -> Array:
-    return lax.switch(index, [lambda x, branch=branch: branch(function, x) for branch in branches], features)
-
-
 def within_reach(
     function: Callable,
+    operands: Any,
     features: Float[Array, "*r k"],
     table_shape: Shape,
     reach: Shape | Int[Array, "p"] | None,
-    switch: Callable[..., Any] = _switch,
 ) -> Float[Array, "*r c"]:
-    """function(features) for the offsets within `reach` of 0, and 0 at others: [*R, k] -> [*R, c].
+    """function(operands, features) for the offsets within `reach` of 0, and 0 at others: [*R, k] -> [*R, c].
 
     Args:
-      function: a function that acts on every offset by itself.
+      function: acts on every offset by itself. What is traced for it serves all functions that are equal: those of the
+        layers of a model.
+      operands: its arrays, such as parameters.
       features: the features of the offsets.
       table_shape: the grid that has these offsets.
       reach: half-spans, static or known at run time; None: all of the grid.
-      switch: called with (index, branches, function, features): `lax.switch`, in the form that `function` needs if it
-        is a module of a library.
     """
-    far = np.subtract(table_shape, 1)
-
-    def evaluate(half):
-        half = np.minimum(half, far)
-
-        def branch(function, features):
-            encoding = function(grid.centre(features, half.tolist()))
-            return jnp.pad(encoding, [*((f - h, f - h) for f, h in zip(far, half, strict=True)), (0, 0)])
-
-        return branch
-
     if reach is None:
-        return function(features)
+        return function(operands, features)
+    far = tuple(size - 1 for size in table_shape)
     if not isinstance(reach, Array):
-        return evaluate(np.array(reach))(function, features)
+        return _within(function, operands, features, far, tuple(map(min, reach, far)))
     if get_default_device().platform != "cpu" and grid.num_positions(features.shape[:-1]) <= ACCELERATOR_OFFSETS:
-        return function(features)
+        return function(operands, features)
     halves = np.unique(np.ceil(np.outer(SHARES, far)).astype(int), axis=0)
     enough = jnp.all(jnp.less_equal(*aligned(reach, halves)), axis=-1)
-    return switch(jnp.argmax(enough), [evaluate(half) for half in halves], function, features)
+    return _one_of(function, operands, features, far, tuple(map(tuple, halves.tolist())), jnp.argmax(enough))
+
+
+def _within(function: Callable, operands: Any, features: Array, far: Sizes, half: Sizes) -> Array:
+    encoding = function(operands, grid.centre(features, half))
+    return jnp.pad(encoding, [*((f - h, f - h) for f, h in zip(far, half, strict=True)), (0, 0)])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3, 4))
+def _one_of(
+    function: Callable, operands: Any, features: Array, far: Sizes, halves: tuple[Sizes, ...], index: Array
+) -> Array:
+    branches = [functools.partial(_within, function, far=far, half=half) for half in halves]
+    return lax.switch(index, branches, operands, features)
