@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
+
+from posattn_jax.system.compat import ClosedJaxpr, Jaxpr
 
 # Operations that only move floating-point numbers, or convert them.
 MOVES = (
@@ -113,6 +114,6 @@ def _jaxprs(value: Any) -> list[Any]:
     """The functions in a parameter of an equation."""
     if isinstance(value, tuple | list):
         return [each for part in value for each in _jaxprs(part)]
-    if isinstance(value, core.ClosedJaxpr):
+    if isinstance(value, ClosedJaxpr):
         return [value.jaxpr]
-    return [value] if isinstance(value, core.Jaxpr) else []
+    return [value] if isinstance(value, Jaxpr) else []

@@ -186,7 +186,7 @@ class _Applied(NamedTuple):
 
     module: nn.Module
 
-    def __call__(self, variables: Any, x: Array) -> Array:
+    def __call__(self, variables: Any, x: Array) -> Any:
         return self.module.apply(variables, x)
 
 

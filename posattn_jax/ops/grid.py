@@ -11,13 +11,14 @@ from jax.export import is_symbolic_dim
 
 from posattn_jax.axes import Array, Bool, Causal, Coordinates, Float, Int, Num, Offsets, Shape
 from posattn_jax.ops.precision import aligned
+from posattn_jax.system.compat import Tracer
 
 MAX_DIMS = 3
 
 
 def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
     """Returns `grid_shape` as a tuple; ValueError unless it is one to three sizes of at least 1."""
-    if isinstance(grid_shape, jax.core.Tracer) or any(isinstance(size, jax.core.Tracer) for size in _sizes(grid_shape)):
+    if isinstance(grid_shape, Tracer) or any(isinstance(size, Tracer) for size in _sizes(grid_shape)):
         raise ValueError(
             f"{name} is traced: expected plain numbers, closed over or static arguments of the jitted function"
         )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array
+from posattn_jax.system.compat import Tracer
 
 
 def as_array(x: Any, floating: bool = False) -> Any:
@@ -20,7 +21,7 @@ def as_array(x: Any, floating: bool = False) -> Any:
     if x is None:
         return None
     if not isinstance(x, jax.Array):
-        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x))
         with contextlib.nullcontext() if is_traced else jax.ensure_compile_time_eval():
             x = jnp.asarray(x)
     if floating and not jnp.issubdtype(x.dtype, jnp.floating):

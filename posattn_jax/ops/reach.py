@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Array, Float, Int, Shape, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned
+from posattn_jax.system.compat import get_default_device
 
 # If the reach is known only at run time, E is evaluated up to the first of these shares of the grid that contains it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)

@@ -21,6 +21,7 @@ import numpy as np
 from posattn_jax.axes import Array, Bool, Float, Int, Num, RelativeBias, Shape, Sigma
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned, float32_or_better, minus, times
+from posattn_jax.system.compat import Tracer
 
 SpanMode = Literal["multiply", "log_add", "box"]
 Covariance = Literal["diagonal", "log", "full", "precision"]
@@ -44,7 +45,7 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
     shapes = ((p,), (h, p), (1, p, p), (h, p, p))
     if sigma.shape not in shapes:
         raise ValueError(f"sigma has shape {sigma.shape}: expected {' or '.join(map(str, dict.fromkeys(shapes)))}")
-    if not isinstance(sigma, jax.core.Tracer):
+    if not isinstance(sigma, Tracer):
         values = np.asarray(sigma)
         if not np.all(np.isfinite(values)) or np.any(_diagonal(values) == 0):
             other = ", other than 0 on the diagonal" if _is_factor(sigma) else " other than 0"

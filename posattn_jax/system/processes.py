@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import jax
-from jax._src import distributed
-from jax.experimental import multihost_utils
 
+from posattn_jax.system.compat import global_state, multihost_utils
 from posattn_jax.system.errors import InputError
 
 # Environment variables that launch/local.sh sets, or the user who starts the processes by hand.
@@ -116,7 +115,7 @@ def all_answer(question: str, answer: str) -> bool:
     """
     if jax.process_count() == 1:
         return True
-    client = distributed.global_state.client
+    client = global_state.client
     return client is not None and _reply(client, question, answer)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import LatestN
 from orbax.checkpoint.path import atomicity
 
 from posattn_jax.system import checksums
+from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.errors import RunError
 from posattn_jax.train import retention
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 import jax
-from jax.experimental import multihost_utils
 
+from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.doing import tell
 from posattn_jax.system.processes import signals
 

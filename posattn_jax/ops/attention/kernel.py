@@ -18,6 +18,7 @@ from posattn_jax.ops.attention.problem import ARRAYS, AXES, Problem
 from posattn_jax.ops.attention.xla.reference import reference_attention
 from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.system import processes
+from posattn_jax.system.compat import enable_x64
 
 # The arrays with features of heads.
 FEATURES = tuple(name for name, axes in AXES.items() if axes.endswith(" d") and name in ARRAYS)
@@ -170,7 +171,6 @@ def check(kernel: Kernel, problem: Problem, dtype: Any) -> None:
 
 def untraced(function: Callable[[], None]) -> None:
     """Calls a function in a thread of its own, where no program is being traced, nor for other devices."""
-    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # of an older jax
     is_wide = jax.config.jax_enable_x64
 
     def called():

@@ -15,10 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import dispatch
-from jax.extend.backend import get_default_device
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
 from posattn_jax.axes import Array, Query
@@ -30,6 +26,15 @@ from posattn_jax.ops.attention.partition import shared_out
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.xla.loop import axes_varied_over, varying
 from posattn_jax.ops.precision import float32_or_better
+from posattn_jax.system.compat import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    get_default_device,
+    mlir,
+    prim_requires_devices_during_lowering,
+)
 
 # By JAX's name of a platform: finds the kernel for a problem, and for devices that have it; None if there is none.
 KERNELS: dict[str, Callable[[Problem, Sequence[Any]], Kernel | None]] = {"cpu": native.find, "cuda": cuda.find}
@@ -174,7 +179,7 @@ def _operation(name: str, by_kernel: Callable, otherwise: Callable, shapes: Call
     operation = Primitive(f"attention_{name}")
     operation.multiple_results = True
     operation.def_abstract_eval(shapes)
-    dispatch.prim_requires_devices_during_lowering.add(operation)  # as what partitions it
+    prim_requires_devices_during_lowering.add(operation)  # as what partitions it
 
     def evaluated(*arrays, **parameters):
         with jax.disable_jit(False):  # without jit an operation has no program
@@ -228,7 +233,7 @@ def _operation(name: str, by_kernel: Callable, otherwise: Callable, shapes: Call
 
 def _lowered(function, context, *arrays, **parameters):
     """What a function of the arrays is lowered to; no program says over which axes of devices arrays vary."""
-    kinds = [jax.core.ShapedArray(kind.shape, kind.dtype) for kind in context.avals_in]
+    kinds = [ShapedArray(kind.shape, kind.dtype) for kind in context.avals_in]
     return mlir.lower_fun(function, multiple_results=True)(context.replace(avals_in=kinds), *arrays, **parameters)
 
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from posattn_jax.system.compat import custom_partitioning
 
 # The axes of an array that devices may share: arrays that have been vmapped, the batch, heads.
 SHARED = ("o", "b", "h")

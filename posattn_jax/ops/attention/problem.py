@@ -39,6 +39,7 @@ from posattn_jax.ops.attention.arguments import (
     tree,
 )
 from posattn_jax.ops.precision import aligned, as_array, float32_or_better, plus, same_dtype, times
+from posattn_jax.system.compat import Tracer
 
 
 @tree
@@ -247,7 +248,7 @@ class Problem:
         """The half-span, the largest over all heads; None if it is not known while tracing."""
         if self.sigma is None or self.threshold <= 0:
             return tuple(size - 1 for size in self.whole_shape)
-        if isinstance(self.sigma, jax.core.Tracer):
+        if isinstance(self.sigma, Tracer):
             return None
         with jax.ensure_compile_time_eval():
             half = self.half_of(self.sigma)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Shape
 from posattn_jax.ops import grid
@@ -29,6 +28,7 @@ from posattn_jax.ops.attention.xla.patches import patch_attention, window_attent
 from posattn_jax.ops.attention.xla.reference import reference_attention
 from posattn_jax.ops.attention.xla.tiled import window_loops
 from posattn_jax.ops.attention.xla.tiles import tilings
+from posattn_jax.system.compat import get_default_device
 
 Found = tuple[Any, Any]  # outputs [b t h d], and weights [b h t s] or None
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.backend import get_default_device
 
 from posattn_jax.ops.attention import support
 from posattn_jax.ops.attention.cuda import library, program
 from posattn_jax.ops.attention.kernel import Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.system.compat import get_default_device
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
 # Every other program is compared with "reference" in the process that is about to use it.

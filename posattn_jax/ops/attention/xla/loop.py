@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Array, Query, Weights
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.precision import float32_or_better
+from posattn_jax.system.compat import get_default_device
 
 # The axis of heads in the arrays that have one.
 BY_HEAD = ("value", "key", "content_query", "position_query", "pair_scores", "pair_addend")

@@ -1,0 +1,33 @@
+"""What JAX has that is private, experimental or not the same in all versions, in one place: a new release is met here.
+
+Pallas is not here: it is imported where it is asked for, by `ops/attention/tpu` and `ops/attention/platform.py`.
+"""
+
+import jax
+from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax._src.distributed import global_state
+from jax.core import ShapedArray, Tracer
+from jax.experimental import multihost_utils
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.backend import get_default_device
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.interpreters import ad, batching, mlir
+
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # before jax 0.8
+
+__all__ = [
+    "ClosedJaxpr",
+    "Jaxpr",
+    "Primitive",
+    "ShapedArray",
+    "Tracer",
+    "ad",
+    "batching",
+    "custom_partitioning",
+    "enable_x64",
+    "get_default_device",
+    "global_state",
+    "mlir",
+    "multihost_utils",
+    "prim_requires_devices_during_lowering",
+]
