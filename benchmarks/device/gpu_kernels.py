@@ -14,7 +14,7 @@ Alone on the device, with nothing compiled before:
 
 Every result is written at once, to OUT/DEVICE/kernels.json. --show prints the table of such a file. "ps a pair" is the
 time for each pair, and each score of an offset, that the kernels compute: whole tiles. After --minutes no case is
-begun. --quick runs tiny shapes, and on a CPU the emulator of a GPU's threads.
+timed. --quick runs tiny shapes, and on a CPU the emulator of a GPU's threads.
 
 Exit codes: 0 done, 1 a problem disagrees, 2 wrong input or no GPU, 130 stopped by Ctrl-C.
 """
@@ -53,7 +53,7 @@ from posattn_jax import (
     relative_attention,
 )
 from posattn_jax.benchmarks.command import describe_machine
-from posattn_jax.benchmarks.shapes import THRESHOLD, Point, make_inputs, parse_shape
+from posattn_jax.benchmarks.shapes import THRESHOLD, Point, input_shapes, make_inputs, parse_shape
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, failures_told, one_pass
 from posattn_jax.ops.attention.cuda import library, program
@@ -127,7 +127,7 @@ def define_flags() -> flags.FlagValues:
     own = {"flag_values": values}
     flags.DEFINE_string("only", "", "Problems and cases whose names have this in them.", **own)
     flags.DEFINE_string("implementation", "fused", "Of relative_attention.", **own)
-    flags.DEFINE_float("minutes", 6, "Begin no further case after this many minutes.", lower_bound=0, **own)
+    flags.DEFINE_float("minutes", 6, "Time no further case after this many minutes.", lower_bound=0, **own)
     flags.DEFINE_string("out", "benchmarks/results", "Parent of the folder of results, named after the device.", **own)
     flags.DEFINE_string("torch", sys.executable, "Python interpreter with torch, for FlexAttention.", **own)
     flags.DEFINE_string("show", None, "Only print the table of this file.", **own)
@@ -170,6 +170,14 @@ def first_calls(grid_shape: tuple[int, ...]) -> dict[str, Any]:
     timed("first_call", jax.jit(layer.apply), variables, inputs)
     timed("first_gradient", jax.jit(jax.grad(lambda x: layer.apply(x, inputs).sum())), variables)
     return found | {"kernels": "attention_forward" in str(jax.make_jaxpr(layer.apply)(variables, inputs))}
+
+
+def shapes_of(case: Case) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of `make_arrays`."""
+    sizes = input_shapes(case.point, case.batch, HEADS, case.head_dim)
+    shapes = {name: jax.ShapeDtypeStruct(size, case.dtype) for name, size in sizes.items()}
+    sigma = jax.ShapeDtypeStruct((HEADS, len(case.point.half)), "float32")
+    return shapes if case.half is None else shapes | {"sigma": sigma}
 
 
 def make_arrays(case: Case) -> dict[str, Any]:
@@ -241,25 +249,44 @@ def run_flex(case: Case, torch: Torch | None) -> dict[str, float]:
     return figures(*times)
 
 
-def measure_case(case: Case, implementation: str) -> dict[str, Any]:
+def functions(case: Case, implementation: str) -> dict[str, tuple[Callable, tuple[str, ...] | None]]:
+    """By ours and its rivals but FlexAttention: a function of arrays, and which of them it takes; None: all."""
+    of = {
+        implementation: (attend(case, implementation), None),
+        "cudnn": (cudnn, ("query", "key", "value")),
+        "dense": (attend(case, "dense"), None),
+    }
+    return {name: of[name] for name in (implementation, *case.rivals) if name in of}
+
+
+def taken(arrays: dict[str, Any], names: tuple[str, ...] | None) -> dict[str, Any]:
+    """The arrays of these names."""
+    return arrays if names is None else {name: arrays[name] for name in names}
+
+
+def begin(
+    pool: concurrent.futures.Executor, case: Case, implementation: str
+) -> dict[str, list[concurrent.futures.Future[Compiled]]]:
+    """Begins to compile a case's programs, forward and with backward."""
+    shapes = shapes_of(case)
+    return {
+        name: [
+            pool.submit(compile_ahead, one_pass(function, backward), (taken(shapes, names), shapes["query"]), 40.0)
+            for backward in (False, True)
+        ]
+        for name, (function, names) in functions(case, implementation).items()
+    }
+
+
+def measure_case(
+    case: Case, implementation: str, programs: dict[str, list[concurrent.futures.Future[Compiled]]]
+) -> dict[str, Any]:
     """The figures of ours, and by rival those of others but FlexAttention; or why they are "absent"."""
     arrays = make_arrays(case)
-    content = {name: arrays[name] for name in ("query", "key", "value")}
-    of = {
-        implementation: (attend(case, implementation), arrays),
-        "cudnn": (cudnn, content),
-        "dense": (attend(case, "dense"), arrays),
+    found = {
+        name: or_absent(functools.partial(measure, programs[name], taken(arrays, names)))
+        for name, (_, names) in functions(case, implementation).items()
     }
-    of = {name: of[name] for name in (implementation, *case.rivals) if name in of}
-    with concurrent.futures.ThreadPoolExecutor(2 * len(of)) as pool:  # all are compiled before one is timed
-        programs = {
-            name: [
-                pool.submit(compile_ahead, one_pass(function, backward), (x, x["query"]), 40.0)
-                for backward in (False, True)
-            ]
-            for name, (function, x) in of.items()
-        }
-    found = {name: or_absent(functools.partial(measure, programs[name], x)) for name, (_, x) in of.items()}
     fields = {name: value for name, value in case._asdict().items() if name != "rivals"}
     return {**fields, "heads": HEADS, **found.pop(implementation), "rivals": found}
 
@@ -399,12 +426,13 @@ def check(options: flags.FlagValues, problems: dict[str, Any], cases: list[Case]
             results["problems"][name] = found
             write_json(file, results)
         print(f"{format_problems(results['problems'])}\n", flush=True)
-        for case in cases:
-            if is_late():
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            begun = {} if is_late() else {case: begin(pool, case, options.implementation) for case in cases}
+        for case in cases:  # all are compiled before one is timed
+            if case not in begun or is_late():
                 results["left_out"].append(case.name)
                 continue
-            results["times"].append(measure_case(case, options.implementation))
-            jax.clear_caches()
+            results["times"].append(measure_case(case, options.implementation, begun[case]))
             write_json(file, results)
     # First the window in one dimension, which it does best. It compiles for long.
     rows = zip(cases, results["times"], strict=False)

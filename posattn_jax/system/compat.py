@@ -13,7 +13,7 @@ from jax.extend.backend import get_default_device
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
-enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # before jax 0.8
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # of an older jax
 
 __all__ = [
     "ClosedJaxpr",

@@ -108,7 +108,12 @@ def test_the_problems_cover_what_a_user_may_ask():
 @pytest.mark.parametrize("case", [CASES[0], CASES[-1]], ids=str)
 def test_a_case(case, monkeypatch):
     monkeypatch.setattr(gpu_kernels, "HEADS", 2)
-    arrays = gpu_kernels.make_arrays(case._replace(batch=1, head_dim=1))
+    small = case._replace(batch=1, head_dim=1)
+    arrays = gpu_kernels.make_arrays(small)
+    shapes = gpu_kernels.shapes_of(small)
+    assert {name: (x.shape, x.dtype) for name, x in shapes.items()} == {
+        name: (x.shape, x.dtype) for name, x in arrays.items()
+    }
     if case.half is None:
         assert "sigma" not in arrays and case.window is None
     else:
