@@ -39,7 +39,7 @@ from posattn_jax import precomputed
 from posattn_jax.run.train import train
 from posattn_jax.use import translate
 from posattn_jax.system.command_line import load_config
-from posattn_jax.data import number_words
+from posattn_jax.data.text import number_words
 
 text = pathlib.Path("runs/numbers")
 number_words.write(text, {"train": 200 if SMALL else 20_000, "val": 20, "test": 20})

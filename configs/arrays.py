@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from configs import image_folder
 from configs.lib import common
 from posattn_jax.config.parts import part
-from posattn_jax.data.arrays import Arrays
+from posattn_jax.data.images.arrays import Arrays
 
 
 def get_config(variant: str = "") -> ConfigDict:

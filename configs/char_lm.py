@@ -31,7 +31,7 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import part
-from posattn_jax.data.characters import Characters
+from posattn_jax.data.text.characters import Characters
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.glue import Glue
+from posattn_jax.data.text.glue import Glue
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.schedule import Linear

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from configs.lib import common
 from posattn_jax import VisionTransformer
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.image_folder import ImageFolder
+from posattn_jax.data.images.image_folder import ImageFolder
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine
 

@@ -14,7 +14,7 @@ from configs.lib import common, common_vit
 from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.moving_mnist import Clips
+from posattn_jax.data.images.moving_mnist import Clips
 
 
 def get_config(variant: str = "") -> ConfigDict:

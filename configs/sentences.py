@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from configs.lib import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.config.parts import part
-from posattn_jax.data.sentence_files import SentenceFiles
+from posattn_jax.data.text.sentence_files import SentenceFiles
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.schedule import Linear

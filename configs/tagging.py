@@ -17,8 +17,8 @@ from ml_collections import ConfigDict
 from configs.lib import common, common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan
 from posattn_jax.config.parts import part
-from posattn_jax.data.agreement import Agreement
-from posattn_jax.data.tagged import TaggedFiles
+from posattn_jax.data.text.agreement import Agreement
+from posattn_jax.data.text.tagged import TaggedFiles
 from posattn_jax.tasks.tagging import Tagging
 
 

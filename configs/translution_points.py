@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_vit
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.image_sets import PointClouds
+from posattn_jax.data.images.image_sets import PointClouds
 
 
 def get_config(variant: str = "") -> ConfigDict:

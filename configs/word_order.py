@@ -23,7 +23,7 @@ from configs.lib import common, common_bert, common_grafts
 from configs.lib.common_mixers import mixing
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.words import Words
+from posattn_jax.data.text.words import Words
 from posattn_jax.tasks.word_order import WordOrder
 
 # An imported model; with MiniLM, an update takes one core about a second.

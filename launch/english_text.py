@@ -13,8 +13,8 @@ import pathlib
 import sys
 import zipfile
 
-from posattn_jax.data import text_files
 from posattn_jax.data.official.wikitext import articles
+from posattn_jax.data.text import text_files
 
 
 def main(source: pathlib.Path, target: pathlib.Path) -> None:

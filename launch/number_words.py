@@ -3,13 +3,13 @@
   python launch/number_words.py TO
 
 TO becomes PART.LANGUAGE for train (20,000 lines), val and test (1,000 lines each); see
-posattn_jax/data/number_words.py.
+posattn_jax/data/text/number_words.py.
 """
 
 import pathlib
 import sys
 
-from posattn_jax.data import number_words
+from posattn_jax.data.text import number_words
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

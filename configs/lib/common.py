@@ -22,7 +22,7 @@ from posattn_jax import (
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Printed, Treatment
 from posattn_jax.config.parts import part
 from posattn_jax.config.saved import completed, settable
-from posattn_jax.data.image_sets import Images
+from posattn_jax.data.images.image_sets import Images
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification

@@ -23,7 +23,7 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.corpus import Text
+from posattn_jax.data.text.corpus import Text
 from posattn_jax.system.files import value_at
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.train.optimizer import Adam

@@ -11,7 +11,7 @@ from configs.lib.common_mixers import mixing
 from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.translations import Translations
+from posattn_jax.data.text.translations import Translations
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import InverseSqrt

@@ -16,8 +16,8 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import part
-from posattn_jax.data.image_sets import Images
-from posattn_jax.data.moving_mnist import Stills
+from posattn_jax.data.images.image_sets import Images
+from posattn_jax.data.images.moving_mnist import Stills
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine
 

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_nmt
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.data.number_words import MADE_UP
+from posattn_jax.data.text.number_words import MADE_UP
 
 MIXERS = ("transformer", "rposnet_c", "aposnet_c", "mixed_c")
 SIZES = (4, 0.0, 16, 64)  # heads, dropout of weights, context, places

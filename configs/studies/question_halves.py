@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from configs.lib import common_vit
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
-from posattn_jax.data.moving_mnist import Stills
+from posattn_jax.data.images.moving_mnist import Stills
 
 HALVES = common_vit.MOVING | {"data.scene": part(Stills, shift="halves")}
 

@@ -11,9 +11,9 @@ import pathlib
 import numpy as np
 
 from configs.lib import common_vit
-from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import Split
-from posattn_jax.data.moving_mnist import Scene, Stills
+from posattn_jax.data.images.image_sets import Images
+from posattn_jax.data.images.moving_mnist import Scene, Stills
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.plot_style import panels, save
 

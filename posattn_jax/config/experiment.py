@@ -15,10 +15,10 @@ from posattn_jax.axes import Sizes
 from posattn_jax.config.names import class_of, name_of, short
 from posattn_jax.config.parts import build, leaves, set_all
 from posattn_jax.config.saved import check_version
-from posattn_jax.data.batches import Source, order_of
-from posattn_jax.data.data_set import DataSet, Reading
-from posattn_jax.data.packing import Packed
-from posattn_jax.data.tokenizer import HASH_FILE
+from posattn_jax.data.pipeline.batches import Source, order_of
+from posattn_jax.data.pipeline.data_set import DataSet, Reading
+from posattn_jax.data.pipeline.packing import Packed
+from posattn_jax.data.tokenizers.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import LEARNED

@@ -15,8 +15,8 @@ from posattn_jax.config import experiment
 from posattn_jax.config.experiment import Saved
 from posattn_jax.config.parts import change, set_all
 from posattn_jax.config.saved import completed
-from posattn_jax.data.batches import Source
-from posattn_jax.data.own import normalised
+from posattn_jax.data.pipeline.batches import Source
+from posattn_jax.data.pipeline.user_data import normalised
 from posattn_jax.nn.grafts import Flat, Path, begin_as
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Task

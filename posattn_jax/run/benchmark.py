@@ -37,8 +37,8 @@ from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, inte
 from posattn_jax.config import experiment
 from posattn_jax.config.names import short
 from posattn_jax.config.parts import leaves, set_all
-from posattn_jax.data.batches import Ordered, Source
-from posattn_jax.data.image_sets import LabelledImages
+from posattn_jax.data.images.image_sets import LabelledImages
+from posattn_jax.data.pipeline.batches import Ordered, Source
 from posattn_jax.system import command_line
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError

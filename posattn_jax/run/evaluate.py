@@ -7,7 +7,8 @@ import jax
 from ml_collections import ConfigDict
 
 from posattn_jax.config import experiment
-from posattn_jax.data import glue, remembered
+from posattn_jax.data.pipeline import checksums
+from posattn_jax.data.text import glue
 from posattn_jax.run.folder import check_evaluation
 from posattn_jax.system import extras
 from posattn_jax.system.doing import doing
@@ -31,7 +32,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
             raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
     experiment.keep_programs(cache_folder())
     data = experiment.data_set(config)
-    remembered.check(data.files(), workdir, evaluates=True)
+    checksums.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"), doing("reading the data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
     task, optimizer, mesh, settings = experiment.prepare(config, sources["train"], ConfigDict(saved))

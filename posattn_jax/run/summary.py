@@ -14,8 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis.savings import what_spans_saved
-from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.nn.span import LEARNED
 from posattn_jax.run import span_saving
 from posattn_jax.system.doing import doing

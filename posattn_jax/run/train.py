@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from posattn_jax.config import experiment
 from posattn_jax.config.names import short
 from posattn_jax.config.start import beginning
-from posattn_jax.data import remembered
-from posattn_jax.data.batches import Ordered, Saved
+from posattn_jax.data.pipeline import checksums
+from posattn_jax.data.pipeline.batches import Ordered, Saved
 from posattn_jax.run import summary
 from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.doing import doing
@@ -54,7 +54,7 @@ def train(
     experiment.keep_programs(config.cache_dir)
     files = experiment.data_set(config).files()
     for workdir in workdirs:
-        remembered.check(files, workdir)
+        checksums.check(files, workdir)
     with first_goes_ahead("data"), doing("reading the data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
@@ -76,7 +76,7 @@ def train(
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
             write_json(workdir / "config.json", each.to_dict())
-            remembered.save(files, workdir)
+            checksums.save(files, workdir)
             if isinstance(own["train"], Saved):
                 own["train"].save(workdir)
         writers = []

@@ -36,7 +36,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
       InputError: there is no finished run, or a test set differs in size from that of the site.
     """
     extras.need(*extras.LIBRARIES["train"])
-    from posattn_jax.data import glue  # here, as it takes seconds
+    from posattn_jax.data.text import glue  # here, as it takes seconds
     from posattn_jax.run.evaluate import evaluate
 
     finished = {task: sorted((workdir / f"{task}_{name}").glob("*/summary.json")) for task in glue.TASKS}

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from posattn_jax.data import cifar
+from posattn_jax.data.images import cifar
 from posattn_jax.sweeps.slices import DATA, MIB, RESULTS, WORK, Sweep, check, read_list
 from posattn_jax.system import checksums, command_line
 from posattn_jax.system.errors import InputError, RunError

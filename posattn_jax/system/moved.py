@@ -9,9 +9,25 @@ from typing import Any
 # What a module was called, and what it is called now; so are the modules in it.
 MOVED = {
     "posattn_jax.build": "posattn_jax.config",
+    "posattn_jax.data.own": "posattn_jax.data.pipeline.user_data",
+    "posattn_jax.data.own_images": "posattn_jax.data.images.user_images",
+    "posattn_jax.data.remembered": "posattn_jax.data.pipeline.checksums",
     "posattn_jax.nn.examples": "posattn_jax.nn.sharding",
     "posattn_jax.ops.attention.tpu.layout": "posattn_jax.ops.attention.tpu.fused",
     "posattn_jax.system.pictures": "posattn_jax.system.plot_style",
+}
+# Modules of data, which are in these packages now.
+OF_DATA = {
+    "images": "arrays cifar image_files image_folder image_sets imagenet mnist moving_mnist",
+    "text": "agreement characters corpus glue lines number_words parallel sentence_files sequences tables tagged "
+    "text_files translations words",
+    "tokenizers": "tokenizer tokenizer_json",
+    "pipeline": "batches buckets data_set downloads packing prepared",
+}
+MOVED |= {
+    f"posattn_jax.data.{module}": f"posattn_jax.data.{package}.{module}"
+    for package, modules in OF_DATA.items()
+    for module in modules.split()
 }
 
 

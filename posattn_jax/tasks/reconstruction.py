@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array, Shape, Sizes
-from posattn_jax.data.batches import Tabulated
-from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.pipeline.batches import Tabulated
+from posattn_jax.data.pipeline.data_set import DataSet, Reading
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
 from posattn_jax.nn.tokens import Tokens

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from posattn_jax.axes import Array, Float
-from posattn_jax.data.sequences import Metric
+from posattn_jax.data.text.sequences import Metric
 from posattn_jax.models.bert import Bert, SequenceClassifier
 from posattn_jax.tasks.blocks import SequenceTask
 from posattn_jax.tasks.task import FROM_DATA, Params, Totals

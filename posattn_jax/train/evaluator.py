@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Source, evaluation_batches
+from posattn_jax.data.pipeline.batches import Source, evaluation_batches
 from posattn_jax.nn.sharding import EXAMPLE_AXES
 from posattn_jax.tasks.task import Batch, Task, Totals
 from posattn_jax.train.seed_map import ALONE, SeedMap

@@ -12,7 +12,7 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Ordered, order_of, training_batches
+from posattn_jax.data.pipeline.batches import Ordered, order_of, training_batches
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.data.batches import Source
+from posattn_jax.data.pipeline.batches import Source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Resident, Share
+from posattn_jax.data.pipeline.batches import Resident, Share
 from posattn_jax.nn.sharding import EXAMPLE_AXES
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch

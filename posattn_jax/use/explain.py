@@ -10,8 +10,7 @@ import numpy as np
 
 from posattn_jax.analysis import attention_page
 from posattn_jax.axes import Array
-from posattn_jax.data import image_files
-from posattn_jax.data.images import GridImages
+from posattn_jax.data.images import GridImages, image_files
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.doing import doing

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 
-from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.models.stack import with_tables
 from posattn_jax.system import extras
 from posattn_jax.system.doing import doing

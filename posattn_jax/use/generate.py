@@ -14,7 +14,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Float, Int
 from posattn_jax.config import experiment
-from posattn_jax.data import text_files
+from posattn_jax.data.text import text_files
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables
 from posattn_jax.ops.attention import cache_length

@@ -16,11 +16,12 @@ from posattn_jax.config.names import name_of
 from posattn_jax.config.parts import part
 from posattn_jax.convert import bert_weights, files, pixels, vit_weights
 from posattn_jax.convert.files import CONFIG, Weights
-from posattn_jax.data import own, tokenizer, tokenizer_json
-from posattn_jax.data.corpus import Text
-from posattn_jax.data.image_folder import ImageFolder
-from posattn_jax.data.sentence_files import SentenceFiles
-from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.data.images.image_folder import ImageFolder
+from posattn_jax.data.pipeline import user_data
+from posattn_jax.data.text.corpus import Text
+from posattn_jax.data.text.sentence_files import SentenceFiles
+from posattn_jax.data.tokenizers import tokenizer, tokenizer_json
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.tasks.classification import Classification
@@ -73,7 +74,7 @@ def import_weights(
     if run.subwords is not None:
         tokenizer.save(run.subwords, workdir)
     if run.about:
-        own.save(workdir, run.about)
+        user_data.save(workdir, run.about)
     write_json(workdir / "config.json", run.config.to_dict())
     number = sum(array.size for array in jax.tree.leaves(run.params))
     print(f"{workdir}: imported {number:,} parameters of {weights.path}")

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from posattn_jax.config import experiment
-from posattn_jax.data import image_files
-from posattn_jax.data.batches import evaluation_batches
+from posattn_jax.data.images import image_files
+from posattn_jax.data.pipeline.batches import evaluation_batches
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import cache_folder

@@ -19,14 +19,14 @@ from posattn_jax.config import experiment
 from posattn_jax.config.names import short
 from posattn_jax.config.parts import set_all
 from posattn_jax.config.saved import check_version
-from posattn_jax.data import arrays, image_files, text_files
-from posattn_jax.data.characters import ByteSequences
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.data_set import DataSet
-from posattn_jax.data.images import GridImages, ImageSet, Points
-from posattn_jax.data.sequences import Sentences
-from posattn_jax.data.tagged import TaggedSequences
-from posattn_jax.data.words import WordSequences
+from posattn_jax.data.images import GridImages, ImageSet, Points, arrays, image_files
+from posattn_jax.data.pipeline.data_set import DataSet
+from posattn_jax.data.text import text_files
+from posattn_jax.data.text.characters import ByteSequences
+from posattn_jax.data.text.corpus import SentencePairs
+from posattn_jax.data.text.sequences import Sentences
+from posattn_jax.data.text.tagged import TaggedSequences
+from posattn_jax.data.text.words import WordSequences
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import config_of_run

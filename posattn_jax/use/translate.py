@@ -16,11 +16,11 @@ from ml_collections import ConfigDict
 from posattn_jax.analysis import translation_scores
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change
-from posattn_jax.data import parallel, text_files
-from posattn_jax.data.buckets import padded_length
-from posattn_jax.data.parallel import ParallelText
-from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
-from posattn_jax.data.translations import Translations
+from posattn_jax.data.pipeline.buckets import padded_length
+from posattn_jax.data.text import parallel, text_files
+from posattn_jax.data.text.parallel import ParallelText
+from posattn_jax.data.text.translations import Translations
+from posattn_jax.data.tokenizers.tokenizer import BEGIN, END, PAD, Tokenizer
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, NormalizedGelu, latent_weights

@@ -20,9 +20,9 @@ from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.span_pictures import draw_profiles
 from posattn_jax.analysis.statistics import compare, sample
 from posattn_jax.config import parts
-from posattn_jax.data.glue import Glue
-from posattn_jax.data.sentence_files import SentenceFiles
-from posattn_jax.data.translations import Translations
+from posattn_jax.data.text.glue import Glue
+from posattn_jax.data.text.sentence_files import SentenceFiles
+from posattn_jax.data.text.translations import Translations
 from posattn_jax.system.errors import InputError
 from tests.analysis.made_sweep import write_run
 

@@ -12,9 +12,9 @@ from configs.lib.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import build, change, part
-from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.data.images import ImageSet
-from posattn_jax.data.moving_mnist import Clips, Stills
+from posattn_jax.data.images.image_sets import PointClouds
+from posattn_jax.data.images.moving_mnist import Clips, Stills
 from posattn_jax.ops.attention import select
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import Reconstruction
@@ -30,7 +30,7 @@ from tests.support.made_runs import patches
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("task", part(Reconstruction), 'model.kind="Classifier": expected Siren with task Reconstruction'),
         ("data.lay_out", "2d", 'config.data.lay_out="2d": there is no such field'),
-        ("data.kind", "posattn_jax.data.corpus:Text", "data.download=False: Text has dir, length"),
+        ("data.kind", "posattn_jax.data.text.corpus:Text", "data.download=False: Text has dir, length"),
         ("data.scene", part(Stills, canvas=20), "data.scene.canvas=20: expected at least 28"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d" for images of'),

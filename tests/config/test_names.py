@@ -13,7 +13,8 @@ from posattn_jax import main
 from posattn_jax.config import experiment, names
 from posattn_jax.config.names import class_of
 from posattn_jax.config.saved import completed, get_config, settable
-from posattn_jax.data import parallel, tokenizer
+from posattn_jax.data.text import parallel
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.files import cache_folder

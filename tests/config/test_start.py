@@ -23,9 +23,9 @@ from posattn_jax import (
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change, part
 from posattn_jax.config.start import _same_labels, beginning
-from posattn_jax.data import own
-from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images.image_folder import ImageFolder
+from posattn_jax.data.pipeline import user_data
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
@@ -186,7 +186,7 @@ def test_runs_with_added_parts(files, tmp_path):
 def test_names_in_another_unicode_form_are_the_same_labels(tmp_path):
     """So the head of a run of an earlier version, which saved names as they were in its data, is taken over."""
     config = ConfigDict({"data": part(ImageFolder)})
-    own.save(tmp_path, {"classes": ["cafe\u0301", "tea"]})
+    user_data.save(tmp_path, {"classes": ["cafe\u0301", "tea"]})
     saved = experiment.Saved("task.pretrained", tmp_path, config.to_dict())
     for names, same in ((("caf\u00e9", "tea"), True), (("caf\u00e9", "Tea"), False)):
         images = ImageSet(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.int64), 2)

@@ -46,22 +46,22 @@ from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.config import experiment
 from posattn_jax.config.experiment import build_model
 from posattn_jax.config.parts import change, leaves, part
-from posattn_jax.data import tokenizer
-from posattn_jax.data.characters import ByteSequences, Characters
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.data_set import Reading
-from posattn_jax.data.glue import Glue
-from posattn_jax.data.image_folder import ImageFolder
-from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.data.images import ImageSet
-from posattn_jax.data.own_images import OwnImages
-from posattn_jax.data.parallel import ParallelText
-from posattn_jax.data.sentence_files import SentenceFiles
-from posattn_jax.data.sequences import Sentences
-from posattn_jax.data.tagged import Tagged, TaggedSequences
-from posattn_jax.data.tokenizer import Tokenizer
-from posattn_jax.data.translations import Translations
-from posattn_jax.data.words import Words, WordSequences
+from posattn_jax.data.images.image_folder import ImageFolder
+from posattn_jax.data.images.image_sets import LabelledImages
+from posattn_jax.data.images.user_images import UserImages
+from posattn_jax.data.pipeline.data_set import Reading
+from posattn_jax.data.text.characters import ByteSequences, Characters
+from posattn_jax.data.text.corpus import SentencePairs
+from posattn_jax.data.text.glue import Glue
+from posattn_jax.data.text.parallel import ParallelText
+from posattn_jax.data.text.sentence_files import SentenceFiles
+from posattn_jax.data.text.sequences import Sentences
+from posattn_jax.data.text.tagged import Tagged, TaggedSequences
+from posattn_jax.data.text.translations import Translations
+from posattn_jax.data.text.words import Words, WordSequences
+from posattn_jax.data.tokenizers import tokenizer
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.system.errors import InputError
@@ -94,7 +94,7 @@ def made_source(config):
     data = experiment.data_set(config)
     if isinstance(data, EncodingOffsets):
         return experiment.load_sources(config)["train"]
-    if isinstance(data, OwnImages):
+    if isinstance(data, UserImages):
         shape = (data.height, data.width, data.channels) if isinstance(data, ImageFolder) else (4, 3, 6, 1)
         images = np.random.default_rng(0).integers(0, 256, (80, *shape)).astype(np.uint8)
         return data.lay_out(ImageSet(images, np.arange(80) % 2, 2), ("no", "yes"))

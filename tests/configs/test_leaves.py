@@ -28,9 +28,9 @@ from configs import (
 from configs import sentences as own_sentences_config
 from posattn_jax.config import experiment
 from posattn_jax.config.names import class_of
-from posattn_jax.data import tokenizer
-from posattn_jax.data.batches import order_of
-from posattn_jax.data.data_set import Reading
+from posattn_jax.data.pipeline.batches import order_of
+from posattn_jax.data.pipeline.data_set import Reading
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.run.train import train
 from posattn_jax.tasks.task import FROM_DATA
 from tests.configs.test_configs import NAMES, made_source

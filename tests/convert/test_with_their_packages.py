@@ -16,7 +16,8 @@ import pytest
 
 from posattn_jax import EncoderBlock, MaskedLanguageModel, SequenceClassifier, convert
 from posattn_jax.convert import pixels
-from posattn_jax.data import sequences, tokenizer_json
+from posattn_jax.data.text import sequences
+from posattn_jax.data.tokenizers import tokenizer_json
 from tests.convert import test_bert, test_t5, test_vit
 from tests.support.command import ROOT
 

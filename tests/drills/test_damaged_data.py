@@ -7,7 +7,9 @@ import pytest
 
 from configs import bert_tiny, digits, glue, nmt_multi30k
 from posattn_jax.config import experiment
-from posattn_jax.data import remembered, text_files, tokenizer
+from posattn_jax.data.pipeline import checksums
+from posattn_jax.data.text import text_files
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.system.errors import InputError
 from tests.drills.damages import DAMAGES
 from tests.drills.test_damaged_checkpoints import tell
@@ -67,7 +69,7 @@ def outcome(config, run, caplog, path: pathlib.Path) -> str:
     """How a start is met: "refused" in one line that names the file or what it misses, "told" in one, or "nothing"."""
     caplog.clear()
     try:
-        remembered.check(experiment.data_set(config).files(), run)
+        checksums.check(experiment.data_set(config).files(), run)
         experiment.load_sources(config, workdir=run)
     except InputError as error:
         said = str(error)
@@ -89,7 +91,7 @@ def test_every_file_in_every_way(tmp_path, caplog, name):
     counts = collections.defaultdict(collections.Counter)
     for begins in (True, False):
         if not begins:
-            remembered.save(files, run)
+            checksums.save(files, run)
         for damage in DAMAGES:
             for path in chosen:
                 content = path.read_bytes()

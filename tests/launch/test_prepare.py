@@ -23,9 +23,10 @@ from configs import (
     wmt18_en_zh,
 )
 from posattn_jax.config import experiment
-from posattn_jax.data import cifar, image_sets, tokenizer
-from posattn_jax.data.data_set import Reading
+from posattn_jax.data.images import cifar, image_sets
 from posattn_jax.data.official.sets import SETS
+from posattn_jax.data.pipeline.data_set import Reading
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.system import checksums, command_line
 from posattn_jax.system.errors import InputError
 from tests.support import made_official

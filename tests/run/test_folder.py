@@ -1,12 +1,15 @@
 """Which configs go on with a run folder."""
 
+import json
+
 import numpy as np
 import pytest
 
 from configs import digits, image_folder
-from posattn_jax.config.parts import part
-from posattn_jax.data.image_folder import ImageFolder
+from posattn_jax.config import saved
+from posattn_jax.config.parts import change, part
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images.image_folder import ImageFolder
 from posattn_jax.run.folder import check_config, check_evaluation
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -64,3 +67,17 @@ def test_a_run_of_an_earlier_version_is_refused(tmp_path):
     write_json(tmp_path / "config.json", config.to_dict() | {"model": {"num_blocks": 3, "span": {"enabled": True}}})
     with pytest.raises(InputError, match="its config.json is of an earlier version: model has no kind$"):
         check_config(config, tmp_path)
+
+
+def test_a_run_goes_on_whose_classes_have_moved(tmp_path):
+    """Their names are told in no message: they are the same classes."""
+    config = digits.get_config("tiny")
+    now, then = "posattn_jax.data.images.image_sets:Images", "posattn_jax.data.image_sets:Images"
+    assert config.data.kind == now
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()).replace(now, then))
+    check_config(config, tmp_path)
+    config.data.kind = then  # as an old command has it
+    check_config(config, tmp_path)
+    assert saved.get_config(str(tmp_path)).data.kind == now
+    with pytest.raises(InputError, match="seed was 9188 and is now 3"):
+        check_config(change(config, {"seed": 3}), tmp_path)

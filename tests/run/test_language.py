@@ -14,9 +14,9 @@ from configs.lib.common import ATTENTION
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change, part
 from posattn_jax.config.start import beginning
-from posattn_jax.data import tokenizer
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.glue import TASKS
+from posattn_jax.data.text.corpus import SentencePairs
+from posattn_jax.data.text.glue import TASKS
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.folder import check_config

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from posattn_jax.data.batches import Share
+from posattn_jax.data.pipeline.batches import Share
 from posattn_jax.system import processes
 from posattn_jax.system.errors import InputError
 from posattn_jax.train import sharding

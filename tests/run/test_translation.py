@@ -16,7 +16,8 @@ from configs.lib import common, common_nmt
 from configs.lib.common_mixers import mixing
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change
-from posattn_jax.data import parallel, text_files, tokenizer
+from posattn_jax.data.text import parallel, text_files
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train
 from posattn_jax.system import doing

@@ -12,10 +12,10 @@ from configs import bert_tiny, char_lm, digits, glue
 from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change, part, set_all
-from posattn_jax.data import tokenizer
-from posattn_jax.data.characters import Characters
-from posattn_jax.data.data_set import split
-from posattn_jax.data.image_sets import Images, LabelledImages
+from posattn_jax.data.images.image_sets import Images, LabelledImages
+from posattn_jax.data.pipeline.data_set import split
+from posattn_jax.data.text.characters import Characters
+from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.system.files import write_json
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.optimizer import Adam

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from posattn_jax.data import glue
+from posattn_jax.data.text import glue
 from posattn_jax.run import evaluate as run_evaluate
 from posattn_jax.sweeps import glue_bundle
 from posattn_jax.system import command_line

@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from posattn_jax.data import cifar
-from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images import ImageSet, cifar
 from posattn_jax.sweeps import parcel
 from posattn_jax.sweeps.parcel import Parcel, pack, unpack
 from posattn_jax.sweeps.slices import MIB, Sweep, read_list

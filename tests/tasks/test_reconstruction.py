@@ -8,7 +8,7 @@ import pytest
 from configs import reconstruction
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change
-from posattn_jax.data.batches import Source, evaluation_batches
+from posattn_jax.data.pipeline.batches import Source, evaluation_batches
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids
 from posattn_jax.tasks.reconstruction import Reconstruction

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.data.tokenizer import BEGIN, END, PAD
+from posattn_jax.data.tokenizers.tokenizer import BEGIN, END, PAD
 from posattn_jax.tasks.translation import Translation
 from tests.models.test_seq2seq import V, built
 from tests.support.slow import slow

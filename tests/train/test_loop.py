@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from posattn_jax.data.batches import EpochOrder
+from posattn_jax.data.pipeline.batches import EpochOrder
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator

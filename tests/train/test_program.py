@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from posattn_jax.data.batches import Resident
-from posattn_jax.data.characters import ByteSequences
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.sequences import Sentences
-from posattn_jax.data.tagged import TaggedSequences
-from posattn_jax.data.tokenizer import Tokenizer
-from posattn_jax.data.words import WordSequences
+from posattn_jax.data.pipeline.batches import Resident
+from posattn_jax.data.text.characters import ByteSequences
+from posattn_jax.data.text.corpus import SentencePairs
+from posattn_jax.data.text.sequences import Sentences
+from posattn_jax.data.text.tagged import TaggedSequences
+from posattn_jax.data.text.words import WordSequences
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.tasks.reconstruction import Offsets
 from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import MeshAxes

@@ -17,7 +17,7 @@ from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
 from posattn_jax.config.parts import part
-from posattn_jax.data.image_sets import PointClouds
+from posattn_jax.data.images.image_sets import PointClouds
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import export, trained

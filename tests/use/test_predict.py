@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from posattn_jax.config.parts import part
-from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import GridImages
+from posattn_jax.data.images.image_sets import Images
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.evaluator import Evaluator

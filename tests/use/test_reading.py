@@ -9,14 +9,15 @@ import types
 import numpy as np
 import pytest
 
-from posattn_jax.data import corpus, glue, lines, parallel, text_files, tokenizer, tokenizer_json
-from posattn_jax.data.characters import Characters
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.data_set import Reading
-from posattn_jax.data.sentence_files import SentenceFiles
-from posattn_jax.data.sequences import Sentences
-from posattn_jax.data.translations import Translations
-from posattn_jax.data.words import Words, WordSequences
+from posattn_jax.data.pipeline.data_set import Reading
+from posattn_jax.data.text import corpus, glue, lines, parallel, text_files
+from posattn_jax.data.text.characters import Characters
+from posattn_jax.data.text.corpus import SentencePairs
+from posattn_jax.data.text.sentence_files import SentenceFiles
+from posattn_jax.data.text.sequences import Sentences
+from posattn_jax.data.text.translations import Translations
+from posattn_jax.data.text.words import Words, WordSequences
+from posattn_jax.data.tokenizers import tokenizer, tokenizer_json
 from posattn_jax.use import generate, translate
 from posattn_jax.use.trained import TrainedRun
 from tests.support.made_text import sentences

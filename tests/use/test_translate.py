@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.analysis.translation_scores import corpus_scores
-from posattn_jax.data.translations import Translations
+from posattn_jax.data.text.translations import Translations
 from posattn_jax.use import translate
 
 pytest.importorskip("sacrebleu")

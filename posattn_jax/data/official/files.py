@@ -5,7 +5,7 @@ import hashlib
 import pathlib
 from collections.abc import Callable, Mapping
 
-from posattn_jax.data.downloads import fetch
+from posattn_jax.data.pipeline.downloads import fetch
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 

@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 
-from posattn_jax.data.glue import TASKS, GlueTask
+from posattn_jax.data.text.glue import TASKS, GlueTask
 from posattn_jax.system.errors import InputError
 
 # The zip of each task; MRPC has none.

@@ -3,7 +3,7 @@
 SHA-256 sums are those of tensorflow-datasets (GLUE, ImageNet) and of the widely published archive (WikiText).
 """
 
-from posattn_jax.data import cifar, imagenet
+from posattn_jax.data.images import cifar, imagenet
 from posattn_jax.data.official import glue_files, parallel_sets, wikitext
 from posattn_jax.data.official.files import OfficialFile, OfficialSet
 
