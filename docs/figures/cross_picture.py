@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 
 from configs.lib import common_nmt
 from configs.studies.question_cross import MIXERS
-from posattn_jax.analysis import runs_file
-from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs import Runs, runs_file
 from posattn_jax.data.text.number_words import MADE_UP
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.plot_style import panels, save, style

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.curve_pictures import marks
-from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs import Runs, runs_file
 from posattn_jax.ops.span import half_span
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json

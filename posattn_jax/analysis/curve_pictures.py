@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from posattn_jax.analysis.curves import Curve
+from posattn_jax.analysis.runs.curves import Curve
 from posattn_jax.system.plot_style import style, whole_ticks
 
 # The first of three dimensions is time or depth: frames of a clip, or slices of a volume.

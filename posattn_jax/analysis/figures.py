@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from posattn_jax.analysis.curve_pictures import draw_span_sizes, over_epochs
-from posattn_jax.analysis.curves import Log, log_of, size_curves
 from posattn_jax.analysis.position_figures import energies_of_heads
+from posattn_jax.analysis.runs.curves import Log, log_of, size_curves
 from posattn_jax.analysis.span_pictures import on_grid
 from posattn_jax.system.files import read_json, read_metrics
 from posattn_jax.system.plot_style import SIGNED, panels, save, style, whole_ticks

@@ -15,14 +15,14 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from posattn_jax.analysis import runs_file, tables
+from posattn_jax.analysis import tables
 from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes, testable, told
-from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.analysis.report_page import to_html
-from posattn_jax.analysis.run_folders import read_runs
-from posattn_jax.analysis.runs import Complete, Runs
+from posattn_jax.analysis.runs import Complete, Runs, runs_file
+from posattn_jax.analysis.runs.joining import join
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Sample, compare
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_json, write_text

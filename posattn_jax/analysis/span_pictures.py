@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from posattn_jax.analysis.curve_pictures import DIMENSIONS
-from posattn_jax.analysis.curves import Spans
 from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs.curves import Spans
 from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.system.plot_style import BLACK, BLUE, FROM_ZERO, VERMILLION, panels, style, whole_ticks
 

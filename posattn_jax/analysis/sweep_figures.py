@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from posattn_jax.analysis.comparison import by_cost
 from posattn_jax.analysis.curve_pictures import draw_span_sizes, fill, marks, over_epochs
-from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs.curves import Curve
 from posattn_jax.analysis.span_pictures import draw_profiles, draw_spans
 from posattn_jax.analysis.tables import lines_of
 from posattn_jax.system.files import value_at

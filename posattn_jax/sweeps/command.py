@@ -10,10 +10,10 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax.analysis import report, runs_file
+from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
-from posattn_jax.analysis.run_folders import read_runs
-from posattn_jax.analysis.runs import MAY_DIFFER, check_same
+from posattn_jax.analysis.runs import MAY_DIFFER, check_same, runs_file
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.config.parts import change, without_none
 from posattn_jax.config.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs

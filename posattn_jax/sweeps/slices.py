@@ -50,9 +50,10 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from posattn_jax.analysis import report, runs_file
+from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import read_plan
-from posattn_jax.analysis.run_folders import read_runs, span_arrays
+from posattn_jax.analysis.runs import runs_file
+from posattn_jax.analysis.runs.run_folders import read_runs, span_arrays
 from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError

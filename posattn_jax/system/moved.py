@@ -16,17 +16,18 @@ MOVED = {
     "posattn_jax.ops.attention.tpu.layout": "posattn_jax.ops.attention.tpu.fused",
     "posattn_jax.system.pictures": "posattn_jax.system.plot_style",
 }
-# Modules of data, which are in these packages now.
-OF_DATA = {
-    "images": "arrays cifar image_files image_folder image_sets imagenet mnist moving_mnist",
-    "text": "agreement characters corpus glue lines number_words parallel sentence_files sequences tables tagged "
+# Modules that are in a package of their own now.
+PACKED = {
+    "analysis.runs": "curves joining run_folders runs_file",
+    "data.images": "arrays cifar image_files image_folder image_sets imagenet mnist moving_mnist",
+    "data.text": "agreement characters corpus glue lines number_words parallel sentence_files sequences tables tagged "
     "text_files translations words",
-    "tokenizers": "tokenizer tokenizer_json",
-    "pipeline": "batches buckets data_set downloads packing prepared",
+    "data.tokenizers": "tokenizer tokenizer_json",
+    "data.pipeline": "batches buckets data_set downloads packing prepared",
 }
 MOVED |= {
-    f"posattn_jax.data.{module}": f"posattn_jax.data.{package}.{module}"
-    for package, modules in OF_DATA.items()
+    f"posattn_jax.{package.partition('.')[0]}.{module}": f"posattn_jax.{package}.{module}"
+    for package, modules in PACKED.items()
     for module in modules.split()
 }
 

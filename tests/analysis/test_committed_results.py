@@ -6,7 +6,7 @@ import pytest
 
 from posattn_jax.analysis import report
 from posattn_jax.analysis.findings import findings, outcomes
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs.run_folders import read_runs
 
 FOLDERS = sorted(path.parent for path in pathlib.Path("docs/results").glob("*/runs.jsonl"))
 

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from posattn_jax.analysis import comparison, report, tables
 from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, write_plan
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.system.errors import InputError
 from tests.analysis.made_sweep import write_run
 

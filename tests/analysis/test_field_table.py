@@ -7,7 +7,7 @@ import pytest
 from posattn_jax.analysis import report, sweep_figures, tables
 from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs.run_folders import read_runs
 from tests.analysis.made_sweep import write_run
 
 SCORES = {"plain_rte": (0.5, 0.6), "plain_cola": (0.1, 0.3), "other_rte": (0.7, 0.7), "other_cola": (0.4,)}

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posattn_jax.analysis import report, runs_file
-from posattn_jax.analysis.curves import Curve
+from posattn_jax.analysis import report
 from posattn_jax.analysis.findings import TWO_RUNS, VERDICTS, findings, outcomes, told, verdict
-from posattn_jax.analysis.joining import join, joined_curve
 from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import runs_file
+from posattn_jax.analysis.runs.curves import Curve
+from posattn_jax.analysis.runs.joining import join, joined_curve
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.analysis.span_pictures import draw_profiles
 from posattn_jax.analysis.statistics import compare, sample
 from posattn_jax.config import parts

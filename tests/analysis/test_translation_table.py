@@ -7,9 +7,10 @@ import pytest
 
 from configs import nmt_multi30k
 from configs.lib import common_nmt
-from posattn_jax.analysis import report, run_folders, tables, translation_scores
+from posattn_jax.analysis import report, tables, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import run_folders
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.system.files import write_json
 
 REFERENCES = [f"der Hund {i} sieht die kleine Katze im Garten" for i in range(30)]

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from configs import digits
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.config.names import class_of, name_of
 from posattn_jax.config.parts import part
 from posattn_jax.config.saved import BEFORE, completed, settable

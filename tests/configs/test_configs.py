@@ -42,7 +42,7 @@ from posattn_jax import (
     WindowSpan,
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.config import experiment
 from posattn_jax.config.experiment import build_model
 from posattn_jax.config.parts import change, leaves, part

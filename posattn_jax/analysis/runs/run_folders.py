@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from posattn_jax.analysis import runs_file
-from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, size_curves
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
-from posattn_jax.analysis.runs import Complete, Run, Runs
+from posattn_jax.analysis.runs import Complete, Run, Runs, runs_file
+from posattn_jax.analysis.runs.curves import Curve, Spans, log_of, response_curves, size_curves
 from posattn_jax.analysis.span_pictures import mean_factor
 from posattn_jax.analysis.translation_scores import (
     Tokenize,

@@ -6,8 +6,8 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan, Treatment
+from posattn_jax.analysis.runs.curves import Curve, Spans
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan, plan_of
 from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.runs.curves import Curve, Spans
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 from posattn_jax.system.moved import with_present_classes

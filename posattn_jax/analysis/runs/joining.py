@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 
-from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.analysis.runs_file import DIGITS
+from posattn_jax.analysis.runs.curves import Curve, Spans
+from posattn_jax.analysis.runs.runs_file import DIGITS
 from posattn_jax.analysis.statistics import Sample, mean_interval
 from posattn_jax.system.errors import InputError
 
