@@ -7,25 +7,16 @@ from posattn_jax.models.language_model import LanguageModel
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.biases import BucketedBias, LearnedDecay, LinearBias
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
-from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.nn.cross_attention import PositionalCrossAttention
-from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
-from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixed_energies import MixedEnergies
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import (
-    FourierPositions,
-    LearnedPositions,
-    Places,
-    SinusoidalPositions,
-    StackPositions,
-    between,
-    of_grid,
-)
+from posattn_jax.nn.places import Memory, Places, between, of_grid
+from posattn_jax.nn.positions import FourierPositions, LearnedPositions, SinusoidalPositions, StackPositions
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.relative_content import RelativeContent

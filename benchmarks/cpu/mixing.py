@@ -23,7 +23,7 @@ from posattn_jax.benchmarks.table import measure_all
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
+from posattn_jax.nn.positions import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError

@@ -3,7 +3,7 @@
 python -m posattn_jax.main --config=configs/studies/question_decay.py --mode=sweep --workdir=runs/NAME --workers=2
 Hardware and time: 6 minutes of one CPU core. Expected mean accuracy of three seeds: a learned decay .29,
 ALiBi .49, no positions .23 (`docs/results/question_decay/report.md`).
-The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: `posattn_jax/nn/decay.py`.
+The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: `posattn_jax/nn/biases.py`.
 "" (digits, the backbone of configs/compare.py, which has no other positions), :tiny (tests).
 """
 

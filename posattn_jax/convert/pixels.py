@@ -75,7 +75,7 @@ def hugging_face_config(scale: Scale, grid_shape: Shape, num_channels: int) -> d
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": {"height": height, "width": width},
-        "resample": 3,  # bicubic, as `data.image_files`
+        "resample": 3,  # bicubic, as `data.images.image_files`
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

@@ -11,7 +11,7 @@ from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.energies import DotProducts, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import Glu, NormalizedGelu
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import SinusoidalPositions, StackPositions
+from posattn_jax.nn.positions import SinusoidalPositions, StackPositions
 from posattn_jax.ops.mixing import gaussian_weights
 from posattn_jax.system.errors import InputError
 

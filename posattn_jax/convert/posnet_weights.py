@@ -21,7 +21,7 @@ from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu, exact_gelu
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import StackPositions
+from posattn_jax.nn.positions import StackPositions
 from posattn_jax.system.errors import InputError
 
 FAMILIES = ("PosNet", "Transformer", "RelTransformer", "LightConv", "LinearAttn", "GaussianAttn", "FNet")

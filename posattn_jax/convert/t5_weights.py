@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.convert import files
-from posattn_jax.nn.buckets import BucketedBias
+from posattn_jax.nn.biases import BucketedBias
 from posattn_jax.system.errors import InputError
 
 TABLE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"

@@ -15,8 +15,8 @@ from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import Dropout
-from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between, of_grid, of_sequence
+from posattn_jax.nn.places import Memory, Places, between, of_grid, of_sequence
+from posattn_jax.nn.positions import SinusoidalPositions, StackPositions
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import float32_or_better, plus

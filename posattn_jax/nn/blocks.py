@@ -14,9 +14,8 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import Dropout, linear
-from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import Places
+from posattn_jax.nn.places import Memory, Places
 from posattn_jax.nn.sharding import shared_out
 from posattn_jax.ops.initial import XAVIER
 

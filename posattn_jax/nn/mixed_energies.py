@@ -13,8 +13,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Features
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.energies import Energies, Heads
-from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import Places
+from posattn_jax.nn.places import Memory, Places
 from posattn_jax.ops.precision import times
 from posattn_jax.ops.scores import finite, hides
 

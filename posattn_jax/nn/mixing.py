@@ -15,8 +15,7 @@ from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.layers import Dropout, from_heads, to_heads
-from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import Places
+from posattn_jax.nn.places import Memory, Places
 from posattn_jax.nn.tokens import flattened
 from posattn_jax.ops import scores
 from posattn_jax.ops.initial import XAVIER

@@ -8,13 +8,25 @@ from typing import Any
 
 # What a module was called, and what it is called now; so are the modules in it.
 MOVED = {
+    "posattn_jax.analysis.labels": "posattn_jax.analysis.comparison",
     "posattn_jax.build": "posattn_jax.config",
+    "posattn_jax.data.downloads": "posattn_jax.data.official.files",
+    "posattn_jax.data.official.archives": "posattn_jax.data.official.files",
+    "posattn_jax.data.official.wikitext": "posattn_jax.data.official.sets",
     "posattn_jax.data.own": "posattn_jax.data.pipeline.user_data",
     "posattn_jax.data.own_images": "posattn_jax.data.images.user_images",
     "posattn_jax.data.remembered": "posattn_jax.data.pipeline.checksums",
+    "posattn_jax.nn.buckets": "posattn_jax.nn.biases",
+    "posattn_jax.nn.decay": "posattn_jax.nn.biases",
     "posattn_jax.nn.examples": "posattn_jax.nn.sharding",
+    "posattn_jax.nn.memory": "posattn_jax.nn.places",
     "posattn_jax.ops.attention.tpu.layout": "posattn_jax.ops.attention.tpu.fused",
+    "posattn_jax.ops.buckets": "posattn_jax.ops.biases",
+    "posattn_jax.ops.decay": "posattn_jax.ops.biases",
+    "posattn_jax.sweeps.table": "posattn_jax.sweeps.sweep",
     "posattn_jax.system.pictures": "posattn_jax.system.plot_style",
+    "posattn_jax.train.bounds": "posattn_jax.train.program",
+    "posattn_jax.train.retention": "posattn_jax.train.checkpoint",
 }
 # Modules that are in a package of their own now.
 PACKED = {
@@ -23,7 +35,7 @@ PACKED = {
     "data.text": "agreement characters corpus glue lines number_words parallel sentence_files sequences tables tagged "
     "text_files translations words",
     "data.tokenizers": "tokenizer tokenizer_json",
-    "data.pipeline": "batches buckets data_set downloads packing prepared",
+    "data.pipeline": "batches buckets data_set packing prepared",
 }
 MOVED |= {
     f"posattn_jax.{package.partition('.')[0]}.{module}": f"posattn_jax.{package}.{module}"

@@ -13,8 +13,7 @@ from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.checks import check_rates, check_sizes
-from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import between, of_sequence
+from posattn_jax.nn.places import Memory, between, of_sequence
 from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
 
 

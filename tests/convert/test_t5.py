@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from posattn_jax import convert
-from posattn_jax.ops.buckets import buckets
+from posattn_jax.ops.biases import buckets
 from posattn_jax.system.errors import InputError
 from tests.support.made_tokens import made_tokens
 

@@ -10,7 +10,7 @@ import pytest
 
 from posattn_jax.models.bert import NORMAL, Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.nn.encodings import KernelEncoding
-from posattn_jax.nn.places import SinusoidalPositions
+from posattn_jax.nn.positions import SinusoidalPositions
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise

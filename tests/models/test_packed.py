@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
+from posattn_jax.nn.biases import LinearBias
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.decay import LinearBias
 from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import FourierPositions, LearnedPositions, SinusoidalPositions, of_grid, places_within
+from posattn_jax.nn.places import of_grid, places_within
+from posattn_jax.nn.positions import FourierPositions, LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan

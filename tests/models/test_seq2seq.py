@@ -13,7 +13,8 @@ from posattn_jax.config.experiment import build_model
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import StackPositions, of_sequence
+from posattn_jax.nn.places import of_sequence
+from posattn_jax.nn.positions import StackPositions
 from tests.support.float64 import float64
 from tests.support.slow import slow
 

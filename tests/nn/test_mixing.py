@@ -14,10 +14,10 @@ from posattn_jax.nn import places as at
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu, latent_weights
-from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixed_energies import MixedEnergies
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
+from posattn_jax.nn.places import Memory
+from posattn_jax.nn.positions import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
 from tests import oracle
 from tests.support.made_params import made_params

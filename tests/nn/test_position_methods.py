@@ -11,10 +11,9 @@ import pytest
 import scipy.special
 
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.buckets import BucketedBias
-from posattn_jax.nn.decay import LearnedDecay, LinearBias
+from posattn_jax.nn.biases import BucketedBias, LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, SinusoidalEncoding
-from posattn_jax.nn.places import FourierPositions
+from posattn_jax.nn.positions import FourierPositions
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan, WindowSpan
@@ -22,7 +21,7 @@ from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBia
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import PlusRelative
 from posattn_jax.ops import grid
-from posattn_jax.ops.decay import slopes
+from posattn_jax.ops.biases import slopes
 from posattn_jax.ops.encodings import rotate
 from tests import oracle
 from tests.support.made_params import made_params

@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec
 from posattn_jax.data.images import GridImages
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.biases import LinearBias
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.decay import LinearBias
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
