@@ -13,7 +13,7 @@ import pathlib
 import sys
 import zipfile
 
-from posattn_jax.data.official.wikitext import articles
+from posattn_jax.data.official.sets import articles
 from posattn_jax.data.text import text_files
 
 

@@ -37,8 +37,7 @@ from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.config import experiment
 from posattn_jax.nn.sharding import EXAMPLE_AXES
 from posattn_jax.system.files import read_json, write_json
-from posattn_jax.train.bounds import SpanBounds
-from posattn_jax.train.program import Program
+from posattn_jax.train.program import Program, SpanBounds
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import AXES
 from posattn_jax.train.step import init_params

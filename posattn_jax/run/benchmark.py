@@ -43,9 +43,8 @@ from posattn_jax.system import command_line
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
-from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.clock import Clock
-from posattn_jax.train.program import Program
+from posattn_jax.train.program import Program, SpanBounds
 from posattn_jax.train.seed_map import SeedData
 
 # The updates of an epoch of random pixels.

@@ -16,9 +16,9 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import cache_folder, write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.tasks.translation import Translation
-from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator
+from posattn_jax.train.program import SpanBounds
 from posattn_jax.train.step import abstract_state
 from posattn_jax.use import translate
 

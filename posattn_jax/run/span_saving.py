@@ -13,7 +13,7 @@ from posattn_jax.config import experiment
 from posattn_jax.config.names import class_of
 from posattn_jax.config.parts import change, set_all
 from posattn_jax.nn.span import LEARNED
-from posattn_jax.train.bounds import SpanBounds
+from posattn_jax.train.program import SpanBounds
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.step import TrainState, init_state, make_train_step
 

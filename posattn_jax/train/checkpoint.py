@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import pathlib
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -22,7 +22,37 @@ from orbax.checkpoint.path import atomicity
 from posattn_jax.system import checksums
 from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.errors import RunError
-from posattn_jax.train import retention
+
+Score = Mapping[str, Any]  # {"score": of an evaluation, "step": of the checkpoint}
+LATEST = 2  # undamaged ones: if the last is damaged later, there is one more
+
+
+def rank(score: Score) -> tuple[float, int]:
+    """The sort key of checkpoints: the highest score is the best; of equal scores, the earliest."""
+    return score["score"], -score["step"]
+
+
+def best(scores: Mapping[int, Score]) -> int | None:
+    """The step of the best evaluation; None if there is none."""
+    return max(scores, key=lambda step: rank(scores[step]), default=None)
+
+
+def from_best(scores: Mapping[int, Score], number: int) -> list[int]:
+    """The best evaluation and those after it, `number` in all, or as many as there are."""
+    first = best(scores)
+    return [step for step in sorted(scores) if first is not None and step >= first][:number]
+
+
+def to_average(scores: Mapping[int, Score], number: int) -> list[int]:
+    """The best evaluation and those after it, `number` in all; if they are fewer, the last `number` evaluations."""
+    following = from_best(scores, number)
+    return following if len(following) == number else sorted(scores)[-number:]
+
+
+def of_evaluations(scores: Mapping[int, Score], number: int) -> set[int]:
+    """The evaluations that may still be averaged: `number` from the best one on, and the last `number`."""
+    return {*from_best(scores, number), *sorted(scores)[-number:]}
+
 
 _logger = logging.getLogger(__name__)
 _NONE, _ALL_DAMAGED = -1, -2  # instead of a step
@@ -71,7 +101,7 @@ class Checkpoints:
     def _open(self, clean_up: bool = False) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=LatestN(),  # keeps all: `_tidy` deletes
-            best_fn=retention.rank,  # without it Orbax would not write the scores to disk
+            best_fn=rank,  # without it Orbax would not write the scores to disk
             cleanup_tmp_directories=clean_up,  # in the background
             read_only=self._read_only,
             temporary_path_class=_WithSums,
@@ -164,11 +194,11 @@ class Checkpoints:
 
     def steps_to_average(self, number: int) -> list[int]:
         """The steps of the best evaluation and those after it, `number` in all; if these are fewer, the last ones."""
-        return retention.to_average(self._scores(), number)
+        return to_average(self._scores(), number)
 
     def best_step(self) -> int | None:
         """The step of the best evaluation so far; None if there was none."""
-        return retention.best(self._scores())
+        return best(self._scores())
 
     def close(self) -> None:
         self.wait()
@@ -193,7 +223,7 @@ class Checkpoints:
             return
         sound, scores = [saved], {}
         for step in reversed(self._steps()):
-            is_latest = step < saved and len(sound) < retention.LATEST
+            is_latest = step < saved and len(sound) < LATEST
             score, reason = self._score(step, verified="" if is_latest else "metrics")
             if reason is not None:
                 _logger.warning("checkpoint %d cannot be read (%s): it is moved to %s", step, reason, self._aside)
@@ -203,7 +233,7 @@ class Checkpoints:
                 sound.append(step)
             if score is not None:
                 scores[step] = score
-        kept = {*sound, *retention.of_evaluations(scores, self._keep)}
+        kept = {*sound, *of_evaluations(scores, self._keep)}
         for step in set(self._steps()) - kept:
             # Renamed first: if the process is killed, the next one finds no half-deleted checkpoint.
             path = self._path(step).rename(self.folder / f"{step}{atomicity.TMP_DIR_SUFFIX}.deleted")
@@ -229,7 +259,7 @@ class Checkpoints:
                 _logger.warning("checkpoint %d is not verified: %s", step, _NO_SUMS)
             return None
 
-    def _scores(self) -> dict[int, retention.Score]:
+    def _scores(self) -> dict[int, Score]:
         """The scores of all evaluations that have a checkpoint. A damaged score is left out, with a warning."""
         self.wait()
         found = {}
@@ -241,7 +271,7 @@ class Checkpoints:
                 found[step] = score
         return found
 
-    def _score(self, step: int, verified: str) -> tuple[retention.Score | None, str | None]:
+    def _score(self, step: int, verified: str) -> tuple[Score | None, str | None]:
         """The score of a checkpoint, or None, and what is wrong with its files below `verified` or with the score."""
         try:
             return self._manager.metrics(step), self._damage(step, verified, warn=False)

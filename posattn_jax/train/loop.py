@@ -21,11 +21,10 @@ import numpy as np
 from posattn_jax.system.doing import doing, tell
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.processes import is_first
-from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.member import Member
-from posattn_jax.train.program import Figures, Program
+from posattn_jax.train.program import Bounds, Figures, Program, SpanBounds
 from posattn_jax.train.progress import Progress, speed
 from posattn_jax.train.sharding import bytes_of
 from posattn_jax.train.step import TrainState

@@ -13,17 +13,44 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.pipeline.batches import Ordered, order_of, training_batches
+from posattn_jax.ops.span import bound_for
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
-from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.seed_map import SeedData, SeedMap
+from posattn_jax.train.seed_map import ALONE, SeedData, SeedMap
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_batch
 from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
 
 Figures = dict[str, jax.Array]
+Bounds = tuple[tuple[int, ...], ...]
+
+
+class SpanBounds:
+    """Static bounds of every block's span, chosen on the host, where a loop of run-time length is slow.
+
+    A program is compiled for every set of bounds that occurs. These are few, because bounds are rounded up to a few
+    sizes (see `ops.span.bound_for`). They follow the parameters with a delay of one update. A bound is enlarged before
+    a span exceeds it: it leaves room for one position, and a change of the span is seen two updates late, in which Adam
+    moves the span by far less than that. If a bound were exceeded all the same, the loss would be NaN and the run would
+    stop. Vmapped seeds share the bounds of their largest spans.
+    """
+
+    def __init__(self, task: Task, params: Any, seeds: SeedMap = ALONE):
+        self._half_spans = jax.jit(seeds.map(task.half_spans))
+        self._seen = self._half_spans(params)
+        self.value: Bounds = ()
+        self.follow(params)
+
+    def follow(self, params: Any) -> None:
+        """Updates the bounds by the spans of the previous call's `params`, which are known without waiting."""
+        halves = [tuple(np.atleast_2d(half).max(0).astype(int).tolist()) for half in self._seen]
+        previous = self.value or [None] * len(halves)
+        self.value = tuple(bound_for(half, old) for half, old in zip(halves, previous, strict=True))
+        self._seen = self._half_spans(params)
+
+
 # The most updates in a dispatch, where settings leave it open. A batch of resident data is ids, which are small.
 DISPATCHED_RESIDENT, DISPATCHED_COPIED = 64, 16
 

@@ -29,7 +29,7 @@ class Settings:
       keep_checkpoints: how many checkpoints of evaluations are kept from the best one on, and as many of the last ones;
         see `Checkpoints`.
       bounded_spans: "yes": implementations of attention are compiled for static bounds of the spans (see
-        `train.bounds`). "no": their cost follows the spans at run time. "auto": whichever is faster.
+        `train.program.SpanBounds`). "no": their cost follows the spans at run time. "auto": whichever is faster.
       dispatch_steps: the most updates that are dispatched to the devices at once. 0: 1 on CPUs; on accelerators 64 of
         data that are kept there, and 16 of others, whose batches are copied. It is always 1 with bounded spans, which
         are read after each update, and where batches have several shapes.

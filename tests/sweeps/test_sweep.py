@@ -17,8 +17,7 @@ import pytest
 
 from posattn_jax.sweeps import slurm, sweep
 from posattn_jax.sweeps.jobs import Job
-from posattn_jax.sweeps.sweep import Executor, visible_gpus
-from posattn_jax.sweeps.table import state
+from posattn_jax.sweeps.sweep import Executor, state, visible_gpus
 from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import claim, is_claimed

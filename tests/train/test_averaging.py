@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from posattn_jax.train import retention
+from posattn_jax.train import checkpoint
 from posattn_jax.train.pretrained import average
 
 
@@ -27,7 +27,7 @@ def by_step(scores):
     ],
 )
 def test_what_may_be_averaged_is_kept(scores, kept):
-    assert sorted(retention.of_evaluations(by_step(scores), 3)) == kept
+    assert sorted(checkpoint.of_evaluations(by_step(scores), 3)) == kept
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_what_may_be_averaged_is_kept(scores, kept):
 )
 def test_the_best_and_following_or_else_the_last(best, number, expected):
     scores = {step: {"score": float(step == best), "step": step} for step in (50, 10, 30, 20, 40)}
-    assert retention.best(scores) == best
-    assert retention.to_average(scores, number) == expected
+    assert checkpoint.best(scores) == best
+    assert checkpoint.to_average(scores, number) == expected
 
 
 def test_means_are_of_float64(unchecked):

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 
 from posattn_jax.data.images import ImageRecord, ImageSet, Split
-from posattn_jax.data.pipeline.downloads import fetch, tell_if_not_official
+from posattn_jax.data.official.files import fetch, tell_if_not_official
 from posattn_jax.system.errors import InputError
 
 SIDE = 28

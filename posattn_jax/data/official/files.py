@@ -1,13 +1,55 @@
 """Official files of data sets: finds or downloads them, and checks that they are the published ones."""
 
+import contextlib
 import dataclasses
+import fnmatch
+import gzip
 import hashlib
+import io
+import logging
 import pathlib
-from collections.abc import Callable, Mapping
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO
 
-from posattn_jax.data.pipeline.downloads import fetch
+import pooch
+
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
+
+_logger = logging.getLogger(__name__)
+
+
+def fetch(url: str, checksum: str | None, folder: pathlib.Path) -> None:
+    """Downloads a file into `folder` under its own name, unless it is there already.
+
+    The file appears only when it is complete. A download that was stopped starts again.
+
+    Args:
+      url: the address of the file.
+      checksum: "md5:..." or "sha256:..."; None: none is published.
+      folder: the folder, which is created if necessary.
+
+    Raises:
+      InputError: the download fails, or the file is not the published one.
+    """
+    try:
+        pooch.retrieve(url, checksum, url.rpartition("/")[2], folder, progressbar=True)
+    except Exception as error:  # requests, urllib3 and pooch raise different classes
+        raise InputError(f"{url} cannot be downloaded into {folder}: {error}") from error
+
+
+def tell_if_not_official(path: pathlib.Path, md5: str | None, content: bytes | None = None) -> None:
+    """Warns if a file, or its `content`, does not have the published MD5, because it differs or is damaged."""
+    if md5 is None:
+        return
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file if content is None else io.BytesIO(content), "md5").hexdigest()
+    if digest != md5:
+        told = path, digest[:12], md5[:12]
+        _logger.warning("%s is not the official file: its MD5 is %s..., not %s...; made otherwise, or damaged", *told)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,3 +115,40 @@ class OfficialSet:
     write: Callable[[Mapping[str, pathlib.Path], pathlib.Path], dict[str, int]] | None = None
     fields: str = "--config.data.dir=FOLDER"
     needs: tuple[str, ...] = ()
+
+
+def lines(archive: pathlib.Path, pattern: str) -> Iterator[str]:
+    """The lines of the files in a .tgz, .tar or .zip whose names match the pattern, ordered by file name.
+
+    Only a line feed ends a line. Bytes that are not UTF-8 become U+FFFD. Files .gz in the archive are unzipped.
+
+    Raises:
+      InputError: no file matches, or the archive is damaged.
+    """
+    name = pattern
+    try:
+        with contextlib.ExitStack() as stack:
+            if archive.suffix == ".zip":
+                zipped = stack.enter_context(zipfile.ZipFile(archive))
+                names, opened = zipped.namelist(), zipped.open
+            else:
+                tar = stack.enter_context(tarfile.open(archive))
+                names, opened = tar.getnames(), lambda name: _member(tar, name)
+            found = sorted(name for name in names if fnmatch.fnmatchcase(name.removeprefix("./"), pattern))
+            if not found:
+                raise InputError(f"{archive} has no {pattern}")
+            for name in found:
+                file = stack.enter_context(opened(name))
+                if name.endswith(".gz"):
+                    file = stack.enter_context(gzip.open(file))
+                for line in file:
+                    yield line.removesuffix(b"\n").decode("utf-8", "replace")
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise InputError(f"{archive} cannot be read at {name} ({error}): get it again") from error
+
+
+def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    file = tar.extractfile(name)
+    if file is None:
+        raise tarfile.TarError("is no plain file")
+    return file

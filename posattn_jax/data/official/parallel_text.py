@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from posattn_jax.data.official import archives
+from posattn_jax.data.official import files
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
@@ -62,7 +62,7 @@ def _pairs(corpora: list, languages: Languages, part: Part) -> Iterator[tuple[st
     keep = part.keep(languages) if part.keep else None
     for archive, *patterns in corpora:
         sides = (
-            part.clean(archives.lines(archive, pattern), language)
+            part.clean(files.lines(archive, pattern), language)
             for pattern, language in zip(patterns, languages, strict=True)
         )
         with doing(f"{part.name} from {archive.name}, {patterns[0]}", after=0.0):
@@ -76,10 +76,10 @@ def _pairs(corpora: list, languages: Languages, part: Part) -> Iterator[tuple[st
 def _write(paths: list[pathlib.Path], pairs: Iterator[tuple[str, ...]]) -> int:
     number = 0
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        opened = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         for pair in pairs:
             number += 1
-            for file, line in zip(files, pair, strict=True):
+            for file, line in zip(opened, pair, strict=True):
                 file.write(f"{' '.join(line.split())}\n")
     return number
 

@@ -3,9 +3,48 @@
 SHA-256 sums are those of tensorflow-datasets (GLUE, ImageNet) and of the widely published archive (WikiText).
 """
 
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
 from posattn_jax.data.images import cifar, imagenet
-from posattn_jax.data.official import glue_files, parallel_sets, wikitext
+from posattn_jax.data.official import files, glue_files, parallel_sets
 from posattn_jax.data.official.files import OfficialFile, OfficialSet
+from posattn_jax.system.doing import doing
+
+WIKITEXT = "wikitext-103-raw-v1.zip"
+
+
+def articles(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The sentences of each article, without headings. WikiText's " @-@ " becomes "-", and "<unk>" becomes "unk"."""
+    article: list[str] = []
+    has_begun = False
+    for line in lines:
+        line = re.sub(r" @(.)@ ", r"\1", line).replace("<unk>", "unk").strip()
+        if re.fullmatch(r"= [^=].*[^=] =", line):
+            if has_begun:
+                yield article
+            article, has_begun = [], True
+        elif line and not line.startswith("="):
+            article += re.split(r"(?<= [.?!]) (?![a-z])", line)
+            has_begun = True
+    if has_begun:
+        yield article
+
+
+def write_wikitext(there: Mapping[str, pathlib.Path], folder: pathlib.Path) -> dict[str, int]:
+    """Writes train/ and validation/, with blank lines between articles; returns the number of sentences of each."""
+    counts = {}
+    for part, stem in (("train", "train"), ("validation", "valid")):
+        path = folder / part / "wikitext103.txt"
+        path.parent.mkdir()
+        counts[part] = 0
+        with doing(f"{part} from {WIKITEXT}", after=0.0), path.open("w", encoding="utf-8", newline="\n") as file:
+            for article in articles(files.lines(there[WIKITEXT], f"wikitext-103-raw/wiki.{stem}.raw")):
+                file.writelines(f"{sentence}\n" for sentence in (*article, ""))
+                counts[part] += len(article)
+    return counts
+
 
 FACEBOOK = "https://dl.fbaipublicfiles.com/"
 GLUE = {
@@ -36,11 +75,11 @@ SETS = parallel_sets.SETS | {
         "configs/bert_small.py",
         (
             OfficialFile(
-                f"https://wikitext.smerity.com/{wikitext.ARCHIVE}",
+                f"https://wikitext.smerity.com/{WIKITEXT}",
                 "sha256:91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
             ),
         ),
-        wikitext.write,
+        write_wikitext,
         "--config.data.dir=FOLDER/train --config.data.validation_dir=FOLDER/validation",
     ),
     "glue": OfficialSet(

@@ -155,7 +155,8 @@ class Text(Corpus):
     """Text as pairs of consecutive lines.
 
     Attributes:
-      packed: whether a row of training has as many pairs as fit into `length`, instead of one: see `data.packing`.
+      packed: whether a row of training has as many pairs as fit into `length`, instead of one: see
+        `data.pipeline.packing`.
       dir, validation_dir, validation_limit, vocabulary_size, length: see `Corpus`.
     """
 

@@ -46,7 +46,8 @@ class Translations(DataSet):
         the other; 0: none is.
       buckets: the lengths to which batches are padded. Longer pairs than the last are not used for training.
       batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with padding.
-      packed: whether training rows are as long as the last bucket, and have as many pairs as fit: see `data.packing`.
+      packed: whether training rows are as long as the last bucket, and have as many pairs as fit: see
+        `data.pipeline.packing`.
     """
 
     name: str = ""

@@ -25,7 +25,7 @@ class JsonTokenizer(Tokenizer):
             raise
         except Exception as error:  # the library raises no more specific class
             raise ValueError(str(error)) from error
-        self._tokenizer.no_padding()  # `data.sequences` pads and cuts
+        self._tokenizer.no_padding()  # `data.text.sequences` pads and cuts
         self._tokenizer.no_truncation()
         ids = {name: self._tokenizer.token_to_id(name) for name in SPECIAL_NAMES}
         missing = [name for name, own in ids.items() if own is None]

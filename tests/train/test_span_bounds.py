@@ -5,7 +5,7 @@ import pytest
 
 from posattn_jax.ops.span import bound_for
 from posattn_jax.system.files import read_metrics
-from posattn_jax.train.bounds import SpanBounds
+from posattn_jax.train.program import SpanBounds
 from tests.support.made_params import made_params
 from tests.train.made_run import make_task, make_trainer
 
