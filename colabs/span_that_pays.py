@@ -68,9 +68,9 @@ size = (
     ["--shapes=2d8", "--spans=.5", "--seconds=.1"] if SMALL else ["--shapes=2d64", "--spans=.05,.12,.5", "--seconds=20"]
 )
 if jax.default_backend() == "cpu":
-    size += ["--layouts=auto,dense,tiled"]
+    size += ["--implementations=auto,dense,tiled"]
 else:
-    size += ["--layouts=auto,fused,dense,tiled", "--head_dim=64", "--dtype=bfloat16"]
+    size += ["--implementations=auto,fused,dense,tiled", "--head_dim=64", "--dtype=bfloat16"]
 attention.run(["", *size, "--backward", f"--out={out}"])
 
 # %%

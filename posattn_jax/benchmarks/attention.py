@@ -1,7 +1,7 @@
 """Times the implementations of relative attention, and compares them with each other and the machine's limits.
 
   python -m posattn_jax.benchmarks.attention [--shapes=1d1024,2d32,2d64,3d16] [--spans=.05,.12,.25,.5,1] [--window=7]
-      [--layouts=dense,reference] [--batch=2 --heads=8 --head_dim=8 --dtype=float32 --backward --static]
+      [--implementations=dense,reference] [--batch=2 --heads=8 --head_dim=8 --dtype=float32 --backward --static]
       [--repeats=15 --seconds=60 --memory_limit_gib=8] [--out=FOLDER]
 
 Prints a table for every point: a shape with a span. With --out it also writes `results.json` after every point, and
@@ -12,6 +12,7 @@ training, unless --static. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctr
 import dataclasses
 import functools
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 
 # The implementations whose arrays have the size of the span: if sigma is traced they need its bound.
-BOUNDED_LAYOUTS = ("patch", "window")
+BOUNDED = ("patch", "window")
 
 
 def define_flags() -> flags.FlagValues:
@@ -40,7 +41,7 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list("shapes", ["1d1024", "2d32", "2d64", "3d16"], f"Grids: {SHAPE_HELP}.", **own)
     flags.DEFINE_list("spans", [".05", ".12", ".25", ".5", "1"], "Half-spans, as shares of each size - 1.", **own)
     flags.DEFINE_integer("window", None, "One more half-span, in positions, for every shape.", lower_bound=1, **own)
-    flags.DEFINE_list("layouts", list(GENERAL), f"Layouts out of {', '.join(GENERAL)}.", **own)
+    flags.DEFINE_list("implementations", list(GENERAL), f"Out of {', '.join(GENERAL)}.", **own)
     for name, default in (("batch", 2), ("heads", 8), ("head_dim", 8)):
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
     flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Data type of all arrays except sigma.", **own)
@@ -51,25 +52,28 @@ def define_flags() -> flags.FlagValues:
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
     """The flags, and the points that they give; InputError for anything wrong with them."""
+    argv = [re.sub("^--?layouts(?==|$)", "--implementations", each) for each in argv]  # as it was called
     options = command.parse(define_flags(), argv, str(__doc__))
-    for layout in options.layouts:
-        if layout not in GENERAL:
-            raise InputError(f"--layouts={layout}: expected some of {', '.join(GENERAL)}")
-    for name in ("shapes", "spans", "layouts"):
+    for implementation in options.implementations:
+        if implementation not in GENERAL:
+            raise InputError(f"--implementations={implementation}: expected some of {', '.join(GENERAL)}")
+    for name in ("shapes", "spans", "implementations"):
         if not options[name].value:
             raise InputError(f"--{name} is empty: expected at least one")
     return options, parse_points(options.shapes, options.spans, options.window)
 
 
-def make_function(layout: str, point: Point, arrays: dict[str, Array], backward: bool, static: bool) -> Callable:
+def make_function(
+    implementation: str, point: Point, arrays: dict[str, Array], backward: bool, static: bool
+) -> Callable:
     """A function (arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays.
 
     With `static`, sigma is taken from `arrays` here, and is not among the arrays that the function receives.
     """
-    fixed: dict[str, Any] = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "implementation": layout}
+    fixed: dict[str, Any] = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "implementation": implementation}
     if static:
         fixed["sigma"] = arrays["sigma"]
-    elif layout in BOUNDED_LAYOUTS:
+    elif implementation in BOUNDED:
         fixed["span_bound"] = point.half
     return one_pass(lambda arrays: relative_attention(**arrays, **fixed), backward)
 
@@ -81,16 +85,16 @@ def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict
     traced = {name: array for name, array in arrays.items() if name != "sigma" or not options.static}
     passes = {name: name == "forward_backward" for name in (table.PASSES if options.backward else ("forward",))}
     programs = {
-        (name, layout): (make_function(layout, point, arrays, backward, options.static), (traced, arrays["query"]))
+        (name, each): (make_function(each, point, arrays, backward, options.static), (traced, arrays["query"]))
         for name, backward in passes.items()
-        for layout in options.layouts
+        for each in options.implementations
     }
     timed, measured = table.measure_all(programs, options), {}
     for name, backward in passes.items():
         limit = limit_seconds(point, *sizes, jnp.dtype(options.dtype).itemsize, rates, backward)
-        layouts = {layout: timed[name, layout] for layout in options.layouts}
-        table.add_yardsticks(layouts, point, options.batch, options.heads)
-        measured[name] = {"roofline_ms": limit * 1e3, "layouts": layouts}
+        implementations = {each: timed[name, each] for each in options.implementations}
+        table.add_yardsticks(implementations, point, options.batch, options.heads)
+        measured[name] = {"roofline_ms": limit * 1e3, "implementations": implementations}
     described = {name: getattr(point, name) for name in ("num_positions", "pairs", "pair_ratio")}
     return {"shape": point.name, **dataclasses.asdict(point), **described, "sigma": point.sigma, "passes": measured}
 

@@ -81,9 +81,9 @@ def _against_size(results, half, points):
 
 def _curves(axis, results, points, name, quantity, xs, labels):
     """One line per implementation, and the roofline for times; there is a gap where an implementation was skipped."""
-    for i, layout in enumerate(results["options"]["layouts"]):
-        ys = [point["passes"][name]["layouts"][layout].get(quantity, np.nan) for point in points]
-        axis.plot(xs, ys, **style(i), markerfacecolor="white", label=layout)
+    for i, implementation in enumerate(results["options"]["implementations"]):
+        ys = [point["passes"][name]["implementations"][implementation].get(quantity, np.nan) for point in points]
+        axis.plot(xs, ys, **style(i), markerfacecolor="white", label=implementation)
     if quantity == "median_ms":
         roofline = [point["passes"][name]["roofline_ms"] for point in points]
         axis.plot(xs, roofline, color="0.6", linewidth=3, zorder=1, label="roofline")

@@ -56,7 +56,7 @@ def measure_all(programs: Mapping[Any, tuple[Callable, tuple]], options: flags.F
     return figures
 
 
-def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:
+def add_yardsticks(implementations: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:
     """Adds figures that can be compared between points to those of every implementation in one pass.
 
       speed_up    = time of the faster of dense and reference / time
@@ -65,8 +65,8 @@ def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int,
 
     The first two are None if neither dense nor reference was timed.
     """
-    measured = {layout: values for layout, values in layouts.items() if "median_ms" in values}
-    baseline = min((measured[layout]["median_ms"] for layout in BASELINES if layout in measured), default=None)
+    measured = {name: values for name, values in implementations.items() if "median_ms" in values}
+    baseline = min((measured[name]["median_ms"] for name in BASELINES if name in measured), default=None)
     for values in measured.values():
         speed_up = None if baseline is None else baseline / values["median_ms"]
         values["speed_up"] = speed_up
@@ -84,14 +84,15 @@ def format_point(result: dict[str, Any]) -> str:
     for name, passed in result["passes"].items():
         rows = [[PASSES[name], *COLUMNS.values()]]
         rows += [
-            [layout, *(number(values.get(key)) for key in COLUMNS)] for layout, values in passed["layouts"].items()
+            [implementation, *(number(values.get(key)) for key in COLUMNS)]
+            for implementation, values in passed["implementations"].items()
         ]
         rows.append(["roofline", number(passed["roofline_ms"])])
         for first, *rest in rows:
             lines.append(f"  {first:<20}" + "".join(f"{cell:>12}" for cell in rest))
-        for layout, values in passed["layouts"].items():
+        for implementation, values in passed["implementations"].items():
             if "skipped" in values:
-                lines.append(f"  {layout} skipped: {values['skipped']}")
+                lines.append(f"  {implementation} skipped: {values['skipped']}")
     return "\n".join(lines) + "\n"
 
 

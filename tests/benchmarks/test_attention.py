@@ -18,7 +18,7 @@ SMALL = ("--repeats=3", "--batch=1", "--heads=2", "--head_dim=2")
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     out = tmp_path_factory.mktemp("benchmark")
-    arguments = ("--shapes=1d16,2d4,1d8", "--spans=.2", "--window=3", "--layouts=dense,reference")
+    arguments = ("--shapes=1d16,2d4,1d8", "--spans=.2", "--window=3", "--implementations=dense,reference")
     assert attention.run(["attention", *SMALL, *arguments, "--backward", f"--out={out}"]) == 0
     return out, json.loads((out / "results.json").read_text())
 
@@ -40,10 +40,10 @@ def test_figures_add_up(measured):
     for point in results["points"]:
         assert list(point["passes"]) == ["forward", "forward_backward"]
         for passed in point["passes"].values():
-            times = {name: values["median_ms"] for name, values in passed["layouts"].items()}
+            times = {name: values["median_ms"] for name, values in passed["implementations"].items()}
             assert passed["roofline_ms"] > 0
             best = min(times["dense"], times["reference"])
-            for name, values in passed["layouts"].items():
+            for name, values in passed["implementations"].items():
                 assert values["repeats"] == 3
                 assert values["quartiles_ms"][0] <= times[name] <= values["quartiles_ms"][1]
                 assert min(times[name], values["compile_seconds"], values["temp_mib"]) > 0
@@ -71,7 +71,7 @@ def test_a_layout_that_fails_is_skipped_with_its_reason(capsys, monkeypatch):
 
     monkeypatch.setitem(IMPLEMENTATIONS, "reference", failing)
     monkeypatch.setattr(attention, "measure_rates", lambda dtype: Rates({dtype: 1.0}, 1.0, 1.0))
-    arguments = ("--shapes=1d4", "--spans=1", "--layouts=reference,dense", "--static")
+    arguments = ("--shapes=1d4", "--spans=1", "--implementations=reference,dense", "--static")
     assert attention.run(["attention", *SMALL, *arguments]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:] if line}
     assert rows["reference"] == '  reference skipped: implementation="reference" does not support anything'
@@ -117,7 +117,7 @@ def test_long_runs_are_repeated_less():
         ("--spans=.5,0", "--spans=0: expected half-spans"),
         ("--spans=nan", "--spans=nan: expected half-spans"),
         ("--spans=1.1", "--spans=1.1: expected half-spans"),
-        ("--layouts=dense,dance", "--layouts=dance: expected some of auto, "),
+        ("--layouts=dense,dance", "--implementations=dance: expected some of auto, "),
         ("--window=0", "--window=0"),
         ("--batch=0", "--batch=0"),
         ("--dtype=int8", "--dtype=int8: value should be one of <float32|bfloat16>"),
