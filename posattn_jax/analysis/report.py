@@ -9,17 +9,21 @@ WORKDIR/report/
 Commit the first two: from a folder with `runs.jsonl`, the other files can be made again.
 """
 
+import base64
 import dataclasses
+import html
 import math
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import markdown
+
 from posattn_jax.analysis import tables
-from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes, testable, told
+from posattn_jax.analysis.findings import VERDICTS, Finding, Outcome, findings, outcomes, testable, told
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.analysis.report_page import to_html
 from posattn_jax.analysis.runs import Complete, Runs, runs_file
 from posattn_jax.analysis.runs.joining import join
 from posattn_jax.analysis.runs.run_folders import read_runs
@@ -258,3 +262,43 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def to_html(text: str, folder: pathlib.Path, title: str) -> str:
+    """The Markdown of a report as one HTML page that needs no other file: pictures are embedded, verdicts are badges.
+
+    It has a light and a dark style, and fits on a phone.
+    """
+
+    def embed(match: re.Match) -> str:
+        data = base64.b64encode((folder / match[1]).read_bytes()).decode()
+        return f'src="data:image/svg+xml;base64,{data}"'
+
+    def badge(match: re.Match) -> str:
+        return f'<li><strong class="badge {match[2].lower().replace(" ", "-")}">{match[1]}</strong>'
+
+    body = markdown.markdown(text, extensions=["tables", "toc"])
+    body = re.sub(r'src="(figures/[^"]*)"', embed, body)
+    body = re.sub(rf"<li><strong>(({'|'.join(VERDICTS)})[^<]*)\.</strong>", badge, body)
+    body = re.sub(r"(<table>.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', body, flags=re.DOTALL)
+    body = re.sub(r"(<h2.*?)(?=<h2|\Z)", r"<section>\n\1</section>\n", body, flags=re.DOTALL)
+    style = pathlib.Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    return PAGE.format(title=html.escape(title), style=style, body=body)

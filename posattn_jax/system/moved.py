@@ -9,6 +9,7 @@ from typing import Any
 # What a module was called, and what it is called now; so are the modules in it.
 MOVED = {
     "posattn_jax.analysis.labels": "posattn_jax.analysis.comparison",
+    "posattn_jax.analysis.report_page": "posattn_jax.analysis.report",
     "posattn_jax.build": "posattn_jax.config",
     "posattn_jax.data.downloads": "posattn_jax.data.official.files",
     "posattn_jax.data.official.archives": "posattn_jax.data.official.files",
