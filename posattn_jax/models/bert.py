@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, Int, KeyMask, SegmentIds, Shape
 from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
@@ -20,6 +19,7 @@ from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.layers import Dropout
 from posattn_jax.nn.places import of_sequence
 from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.sharding import named
 from posattn_jax.ops.initial import NORMAL
 from posattn_jax.ops.precision import float32_or_better, plus
 

@@ -10,11 +10,11 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.models.stack import run_blocks
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import Dropout
+from posattn_jax.nn.sharding import named
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import float32_or_better, plus

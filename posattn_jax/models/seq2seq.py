@@ -10,7 +10,6 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int, SegmentIds
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
@@ -18,6 +17,7 @@ from posattn_jax.nn.layers import Dropout
 from posattn_jax.nn.places import Memory, Places, between, of_grid, of_sequence
 from posattn_jax.nn.positions import SinusoidalPositions, StackPositions
 from posattn_jax.nn.precompute import precompute
+from posattn_jax.nn.sharding import named
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import float32_or_better, plus
 

@@ -12,8 +12,8 @@ from jax import lax
 from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Shape, Sizes
-from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.composite import Composite
+from posattn_jax.nn.sharding import MATRIX, named
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import uniform

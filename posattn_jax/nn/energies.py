@@ -16,11 +16,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import to_heads
 from posattn_jax.nn.places import Memory, Places
 from posattn_jax.nn.positions import SinusoidalPositions
+from posattn_jax.nn.sharding import named
 from posattn_jax.ops import grid, mixing
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.scores import product_sum

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Shape
-from posattn_jax.nn.axis_names import MATRIX, named
+from posattn_jax.nn.sharding import MATRIX, named
 from posattn_jax.ops.dropout import dropout
 from posattn_jax.ops.initial import uniform
 

@@ -10,10 +10,10 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.layers import Dropout, linear
+from posattn_jax.nn.sharding import named
 from posattn_jax.ops import grid, mixing
 from posattn_jax.ops.encodings import sinusoidal_features
 from posattn_jax.ops.initial import XAVIER

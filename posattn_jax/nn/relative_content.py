@@ -10,11 +10,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Features, Key, Query
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_sizes
 from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
+from posattn_jax.nn.sharding import named
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.pair_scores import pair_scores

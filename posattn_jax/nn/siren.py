@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeEncoding
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.encodings import within_reach
+from posattn_jax.nn.sharding import named
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import float32_or_better

@@ -12,8 +12,8 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Query, Shape
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.layers import Dropout
+from posattn_jax.nn.sharding import named
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.initial import XAVIER

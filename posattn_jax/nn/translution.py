@@ -12,9 +12,9 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.parts import Part
+from posattn_jax.nn.sharding import MATRIX, named
 from posattn_jax.nn.siren import Siren
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid

@@ -13,9 +13,9 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Causal, Features, Float, Query, Value
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.parts import Encoding, Part
+from posattn_jax.nn.sharding import named
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution

@@ -17,6 +17,7 @@ MOVED = {
     "posattn_jax.data.own": "posattn_jax.data.pipeline.user_data",
     "posattn_jax.data.own_images": "posattn_jax.data.images.user_images",
     "posattn_jax.data.remembered": "posattn_jax.data.pipeline.checksums",
+    "posattn_jax.nn.axis_names": "posattn_jax.nn.sharding",
     "posattn_jax.nn.buckets": "posattn_jax.nn.biases",
     "posattn_jax.nn.decay": "posattn_jax.nn.biases",
     "posattn_jax.nn.examples": "posattn_jax.nn.sharding",

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from posattn_jax import Classifier, EncoderBlock, PositionalSelfAttention
-from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.sharding import named
 
 INPUTS = jnp.ones((1, 3 * 4, 8))
 RULES = (("width", "fsdp"), ("heads", "model"))
