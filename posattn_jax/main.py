@@ -124,7 +124,7 @@ MODES = {
         "train every treatment and seed of a config's sweep",
         "--config=FILE --workdir=FOLDER",
         "a config file with a sweep, and a folder for its runs",
-        {"treatments": "", "seeds": "", "workers": ""},
+        {"treatments": "", "seeds": "", "workers": "", "check": ""},
         "--config=configs/digits.py --workdir=runs/sweep --treatments=siren_2d,span_2d",
     ),
     "report": Mode(
@@ -198,7 +198,9 @@ OF_A_SWEEP = (
     flags.DEFINE_string(
         "finished", None, "Folder of a runs.jsonl whose runs are not run again; --mode=report joins both folders."
     ),
-    flags.DEFINE_bool("check", False, "Run nothing: only check the sweep's options and the config of each run."),
+    flags.DEFINE_bool(
+        "check", False, "Run nothing: tell the sweep's treatments and hypotheses, and check the config of each run."
+    ),
     flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )
 OF_A_BENCHMARK = (
@@ -266,17 +268,19 @@ def main(argv: list[str]) -> int:
     match _MODE.value:
         case "train":
             seeds = None if _SEEDS.value is None else command_line.numbers("--seeds", _SEEDS.value)
+            config = _config()
             from posattn_jax.run.train import train
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            train(_config(), workdir, _WANDB.value, seeds)
+            train(config, workdir, _WANDB.value, seeds)
         case "evaluate":
+            config = _config()
             from posattn_jax.run.evaluate import evaluate
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            evaluate(_config(), workdir)
+            evaluate(config, workdir)
         case "translate":
             from posattn_jax.use import translate
 
@@ -319,9 +323,10 @@ def main(argv: list[str]) -> int:
 
             report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]], completed)
         case "benchmark":
+            config = _config()
             from posattn_jax.run import benchmark
 
-            benchmark.benchmark(flags.FLAGS, _config(), workdir)
+            benchmark.benchmark(flags.FLAGS, config, workdir)
     return 0
 
 
@@ -333,13 +338,16 @@ def _write_utf8() -> None:
 
 def _config() -> ConfigDict:
     """The config with the changes of the command line."""
+    from posattn_jax.config import experiment
     from posattn_jax.config.parts import without_none
-    from posattn_jax.sweeps import prepare
 
     config, flag = _CONFIG.value, flags.FLAGS["config"]
+    changed = config_flags.get_override_values(flag)
     if _TREATMENT.value is not None:
-        file, changed = config_flags.get_config_filename(flag), config_flags.get_override_values(flag)
-        prepare.treat(config, file, changed, _TREATMENT.value)
+        from posattn_jax.sweeps import prepare
+
+        prepare.treat(config, config_flags.get_config_filename(flag), changed, _TREATMENT.value)
+    experiment.check_used(config, changed)
     return without_none(config)
 
 
@@ -374,9 +382,12 @@ def help_text(argv: list[str]) -> str | None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line. Raises InputError for anything wrong with it, including the config's fields."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
-    mode, workdir = (command_line.last_value(argv, flag) for flag in ("mode", "workdir"))
-    if mode in OF_A_RUN and workdir:
-        config_of_run(pathlib.Path(workdir))  # first, as a config file takes seconds to read
+    command_line.parse_but_config(flags.FLAGS, argv)
+    for name, modes in FLAGS_OF.items():
+        if flags.FLAGS[name].present and _MODE.value not in modes:
+            raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
+    if _MODE.value in OF_A_RUN and _WORKDIR.value:
+        config_of_run(pathlib.Path(_WORKDIR.value))
     _trust(argv)
     argv = _with_own_config(argv)
     field = next((each for each in argv if re.match(r"--?config\.", each)), None)
@@ -390,9 +401,6 @@ def parse_flags(argv: list[str]) -> list[str]:
         command_line.check_config_given(_CONFIG.value)
     if not _WORKDIR.value and _MODE.value != "configs":
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
-    for name, modes in FLAGS_OF.items():
-        if flags.FLAGS[name].present and _MODE.value not in modes:
-            raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
         raise InputError("--config.seed: expected no value with --seeds, which sets the seed of each run")
     if _WANDB.value is not None:

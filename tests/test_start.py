@@ -40,6 +40,7 @@ def run(line):
         (f"{DIGITS} --epochs=2", 2, "Unknown command line flag 'epochs'"),
         (f"{DIGITS} --mode=trian --config.seed=1", 2, "flag --mode=trian: value should be one of "),
         (f"{DIGITS} --config.seed=1 --treatmnet=a", 2, "Did you mean: treatment"),
+        (f"{DIGITS} --top=3", 2, "--top is for --mode=predict"),
         ("--config=configs/digit.py --workdir=build/none", 2, "did you mean configs/digits.py?"),
         ("--workdir=build/none", 2, "--config=FILE is missing"),
         ("--mode=predict --workdir=build/none a.png", 2, "--workdir=build/none: no run there"),
@@ -57,7 +58,7 @@ def test_flags_are_checked_before_a_library_is_imported(line, code, told):
         (f"{DIGITS} --config.train.epochs=2", "did you mean --config.train.total_epochs?"),
         (f"{DIGITS} --config.train.batch_size=few", "--config.train.batch_size"),
         ("--config=configs/digits.py:tini --workdir=build/none", 'digits variant "tini"'),
-        (f"{DIGITS} --mode=train --top=3", "--top is for --mode=predict"),
+        (f"{DIGITS} --config.train.total_epochs=3", "total_epochs=3.0: has no effect with train.total_steps=2: change"),
         (f"{DIGITS} --seeds=1,b", "--seeds=1,b: expected whole numbers"),
     ],
 )

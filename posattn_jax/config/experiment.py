@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import warnings
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -24,13 +25,43 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import LEARNED
 from posattn_jax.ops.attention.select import chooses_at_run_time, is_cuda
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json
+from posattn_jax.system.files import read_json, value_at
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.task import Task
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes
 from posattn_jax.train.step import init_params, kept_bytes
+
+# Fields without an effect: where another field is set, and where another is not.
+UNUSED_WITH = {
+    "train.total_epochs": "train.total_steps",
+    "optimizer.schedule.warmup_epochs": "optimizer.schedule.warmup_steps",
+    "data.vocabulary_size": "task.pretrained",  # its tokenizer is read
+}
+UNUSED_WITHOUT = {"optimizer.clips_spans": "optimizer.clip_norm"}
+
+
+def check_used(config: ConfigDict, given: Collection[str]) -> None:
+    """Raises InputError if a field that the user has given has no effect, because of what another field is.
+
+    A config by itself may have both, such as one that is made shorter for tests.
+    """
+    values = config.to_dict()
+    for fields, unused_where in ((UNUSED_WITH, True), (UNUSED_WITHOUT, False)):
+        for field, other in fields.items():
+            value, there = _value_of(values, field), _value_of(values, other)
+            if field in given and value and bool(there) == unused_where:
+                has_none = f"has no effect with {other}={there}"
+                raise InputError(f"--config.{field}={value}: {has_none}: change that too, or leave this out")
+
+
+def _value_of(config: dict[str, Any], path: str) -> Any:
+    """The value of a field by its path; None if there is no such field."""
+    try:
+        return value_at(config, path)
+    except (KeyError, TypeError):
+        return None
 
 
 def data_set(config: ConfigDict) -> DataSet:

@@ -85,8 +85,7 @@ def train(
         for stage, (chosen, until) in enumerate(stages):
             if stage > 0:
                 program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
-            with doing("preparing the model"):
-                trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
+            trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
             if is_first() and trainer.step:
                 print(_where_it_goes_on(trainer.step, settings.total_steps, program.steps_per_epoch))
             for i in chosen if is_first() else ():

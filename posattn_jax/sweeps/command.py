@@ -16,7 +16,7 @@ from posattn_jax.analysis.runs import MAY_DIFFER, check_same, runs_file
 from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.config.parts import change, without_none
 from posattn_jax.config.saved import completed
-from posattn_jax.sweeps.prepare import load_plan, make_jobs
+from posattn_jax.sweeps.prepare import about, load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
 from posattn_jax.system import command_line, extras
 from posattn_jax.system.errors import InputError
@@ -24,7 +24,7 @@ from posattn_jax.system.files import as_saved
 
 
 def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
-    """Runs or resumes the sweep of a config file, and writes the report; or only checks it, without its data."""
+    """Runs or resumes the sweep of a config file, and writes the report; or only tells what it is."""
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
@@ -50,7 +50,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
             print(f"nothing is left to run: every run is in {options.finished}")
             return
     if options.check:
-        print(f"{len(jobs)} runs can start")
+        print(*about(chosen, jobs), "", f"{len(jobs)} runs can start", sep="\n")
         return
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):

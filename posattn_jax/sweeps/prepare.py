@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.config import experiment
+from posattn_jax.config.names import short
 from posattn_jax.config.parts import change, without_none
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import check_vmapped
@@ -76,8 +77,8 @@ def make_jobs(
       reads_data: read the data of the first run, to fail early if they are missing.
 
     Raises:
-      InputError: the user has set a reserved field, the config does not have a field of a treatment, a run folder
-        belongs to another config, or the seeds of a treatment cannot be vmapped.
+      InputError: the user has set a reserved field, or one without effect; the config does not have a field of a
+        treatment, a run folder belongs to another config, or the seeds of a treatment cannot be vmapped.
     """
     check_free(changed, {"seed", *plan.evaluate, *reserved})
     config, jobs = without_none(config.copy_and_resolve_references()), []
@@ -86,6 +87,7 @@ def make_jobs(
             own = config.copy_and_resolve_references().lock()
             try:
                 change(own, treatment.fields | {"seed": seed})
+                experiment.check_used(own, changed)
             except InputError as error:
                 raise InputError(f'treatment "{treatment.name}": {error}') from error
             workdir = folder / treatment.name / str(seed)
@@ -116,6 +118,25 @@ def make_jobs(
         change(first, plan.treatments[0].fields | {"seed": plan.seeds[0]})
         experiment.load_sources(first)
     return jobs
+
+
+def about(plan: Plan, jobs: Sequence[Job]) -> list[str]:
+    """Lines about a plan: each treatment, how many of the jobs it has, and what it changes; then the hypotheses."""
+    width = max(len(treatment.name) for treatment in plan.treatments)
+    lines = [plan.question, "", "treatments, their runs, and what they change:"]
+    for treatment in plan.treatments:
+        runs = sum(job.treatment == treatment.name for job in jobs)
+        changes = "  ".join(f"{path}={_shown(value)}" for path, value in treatment.fields.items())
+        lines.append(f"  {treatment.name:{width}}  {runs}  {treatment.label}: {changes or 'nothing'}")
+    lines += ["", f"hypotheses between them: {len(plan.hypotheses) or 'none'}"]
+    return lines + [f"  {each.claim} ({each.alternative}: {', '.join(each.names)})" for each in plan.hypotheses]
+
+
+def _shown(value: Any) -> str:
+    """A value in a line: of a part its kind, of several parts all their names."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return short(value["kind"]) if "kind" in value else ",".join(value)
 
 
 def _flag(name: str, value: Any) -> str:

@@ -58,10 +58,10 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
       InputError: anything wrong with the command line, the config's fields included.
     """
     argv = with_present_names(argv)
+    parse_but_config(values, argv)
     argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
         with extras.named():
-            values([each for each in argv if not re.match(r"--?config\b", each)])  # first, as a config takes seconds
             rest = values(argv)
             _ = values["config"].value  # the config file is read here
     except (AttributeError, KeyError) as error:
@@ -79,6 +79,14 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
             raise InputError(f"{part[1]}: {expected}") from error
         raise InputError(re.sub(r"^(ValueError|SyntaxError|[\w.]+\.InputError): ", "", last)) from error
     return rest
+
+
+def parse_but_config(values: flags.FlagValues, argv: list[str]) -> None:
+    """Parses the flags without the config, which takes seconds to read. InputError for anything wrong with them."""
+    try:
+        values([each for each in argv if not re.match(r"--?config\b", each)])
+    except flags.Error as error:
+        raise InputError(str(error)) from error
 
 
 def _unknown_field(argv: list[str]) -> str | None:

@@ -37,8 +37,10 @@ class Clock:
         self._rate_step, self._rate_started = step, time.perf_counter()
         self._waited = 0.0
 
-    def steps_per_second(self, step: int) -> float:
-        """Updates per second since `start_rate`."""
+    def steps_per_second(self, step: int) -> float | None:
+        """Updates per second since `start_rate`; None if there was none: it is not known."""
+        if step == self._rate_step:
+            return None
         return (step - self._rate_step) / (time.perf_counter() - self._rate_started)
 
     @contextlib.contextmanager

@@ -62,12 +62,14 @@ class Trainer:
     ):
         self.program, self.task, self.settings = program, program.task, program.settings
         self._eval_steps = self.settings.eval_steps or program.steps_per_epoch
-        opened = [Member.open(program, i, workdir, writers) for i, workdir in enumerate(workdirs)]
+        with doing("looking for checkpoints"):
+            opened = [Member.open(program, i, workdir, writers) for i, workdir in enumerate(workdirs)]
         self.members = [member for member, _ in opened]
-        states = [
-            program.init(member.data.seed, start) if state is None else state
-            for (member, state), start in zip(opened, starts or [None] * len(opened), strict=True)
-        ]
+        with _compiling("initialisation"):
+            states = [
+                program.init(member.data.seed, start) if state is None else state
+                for (member, state), start in zip(opened, starts or [None] * len(opened), strict=True)
+            ]
         steps = [int(state.step) for state in states]
         if len(set(steps)) > 1:
             raise RunError(f"the runs are at different steps, {steps}: the same command lets those behind catch up")
@@ -106,7 +108,7 @@ class Trainer:
                 clock = Clock(self.step)
                 while self.step < last:
                     count = 1 if clock.compiling else min(program.most, *self._steps_until_due(last))
-                    with self._compiling():
+                    with self._compiling_update():
                         self.state, figures = program.update(self.state, batches, count, self._span_bounds, clock)
                     self._pending.append((self.step + 1, count, figures))
                     if len(self._pending) > AHEAD:  # or a signal would wait for all that were dispatched
@@ -180,31 +182,35 @@ class Trainer:
                 member.norms = {name.partition("/")[2]: norm for name, norm in norms.items()}
         self._pending.clear()
 
-    def _compiling(self) -> AbstractContextManager[None]:
-        """A context for an update. It reports "compiling" if the update has new span bounds."""
+    def _compiling_update(self) -> AbstractContextManager[None]:
+        """A context for an update. It reports that it is compiled, if it has new span bounds."""
         if self._span_bounds in self._compiled:
             return contextlib.nullcontext()
         self._compiled.add(self._span_bounds)
-        return doing("compiling")
+        return _compiling("update")
 
     def _figures(self, clock: Clock) -> list[str]:
         """The figures shown during a run: loss, score and speed."""
         shown = _mean([member.shown for member in self.members])
-        rate = clock.steps_per_second(self.step) * self._examples_per_step
+        rate = self._rate(clock)
         names = [name for name in ("loss", self.task.score) if name in shown]
         figures = [f"{name} {shown[name]:.4g}" for name in names]
-        return [*figures, speed(rate, self.task.unit)] if rate else figures  # not known yet in the first update
+        return figures if rate is None else [*figures, speed(rate, self.task.unit)]
+
+    def _rate(self, clock: Clock) -> float | None:
+        """The examples per second of all runs; None where it is not known yet, in the first update."""
+        steps = clock.steps_per_second(self.step)
+        return None if steps is None else steps * self._examples_per_step
 
     def _log(self, clock: Clock) -> None:
         """Writes the spans, the last gradient's norms, and the speed and the waiting for data since the last call."""
-        unit, seconds, waiting = self.task.unit, self._seconds(clock), clock.waiting_share
-        rate = clock.steps_per_second(self.step) * self._examples_per_step
+        seconds, waiting, rate = self._seconds(clock), clock.waiting_share, self._rate(clock)
+        measured = {} if rate is None else {f"{self.task.unit}_per_second": rate, "waiting_for_data": waiting}
         clock.start_rate(self.step)
         task = self.program.within(self._span_bounds)
         sigmas = self.program.seeds.split(jax.device_get(self.program.sigmas(self.state.params)))
         for member, of_blocks in zip(self.members, sigmas, strict=True):
-            speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
-            member.write(self.step, self.epoch, "speed", speed)
+            member.write(self.step, self.epoch, "speed", measured | {"seconds": member.seconds + seconds})
             member.write(self.step, self.epoch, "gradient_norm", member.norms)
             spans = task.spans(of_blocks, batch_size=self.program.micro_batches[1])
             for block, span in spans.items():
@@ -215,7 +221,7 @@ class Trainer:
             if spans:
                 for name in ("pair_share", "score_share"):
                     member.shown[name] = float(np.mean([share for span in spans.values() for share in span[name]]))
-            member.shown |= {"rate": rate, "waiting": waiting}
+            member.shown |= {} if rate is None else {"rate": rate, "waiting": waiting}
 
     def _evaluate(self, clock: Clock) -> list[str]:
         """Evaluates, writes the metrics of validation and of training since the last time, and saves; returns lines."""
@@ -243,6 +249,11 @@ class Trainer:
     def _seconds(self, clock: Clock) -> float:
         """The time since the start of the clock, divided by the number of runs."""
         return clock.seconds / len(self.members)
+
+
+def _compiling(what: str) -> AbstractContextManager[None]:
+    """A context that reports what is compiled. On a busy core of a CPU, that takes minutes."""
+    return doing(f"compiling the {what} (may take minutes; later runs read it)")
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -96,7 +96,7 @@ class Member:
     def lines(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
         """Lines about an epoch: the metrics of each split, the speed, and the share of pairs inside the spans."""
         rows = {split: [f"{name} {value:.4f}" for name, value in values.items()] for split, values in metrics.items()}
-        if self.shown["rate"]:  # not known yet after the first update
+        if "rate" in self.shown:  # not known yet after the first update
             rows["speed"] = [speed(self.shown["rate"], unit), f"waiting for data {self.shown['waiting']:.1%}"]
         if "pair_share" in self.shown:
             inside, computed = (self.shown[name] for name in ("pair_share", "score_share"))

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import digits, reconstruction, translution
+from configs import digits, reconstruction, sentences, translution
 from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
@@ -259,3 +259,31 @@ def test_judged_by_the_test_part_and_trained_on_all_others(tmp_path):
     assert len(sources["train"]) == len(split["train"]) + len(split["validation"])
     ids = np.arange(len(sources["test"]))
     np.testing.assert_array_equal(sources["validation"].pixels(ids), split["test"].pixels(ids))
+
+
+@pytest.mark.parametrize(
+    "field, value, other, there",
+    [
+        ("train.total_epochs", 3.0, "train.total_steps", 2),
+        ("optimizer.schedule.warmup_epochs", 1.0, "optimizer.schedule.warmup_steps", 5),
+        ("optimizer.clips_spans", True, "optimizer.clip_norm", 0.0),
+        ("data.vocabulary_size", 100, "task.pretrained", "runs/bert"),
+    ],
+)
+def test_a_given_field_without_effect_is_refused(field, value, other, there):
+    config = sentences.get_config("tiny")
+    config.optimizer.schedule.warmup_epochs = 0.0
+    change(config, {field: value, other: there})
+    message = f"^--config.{field}={value}: has no effect with {other}={there}: change that too, or leave this out$"
+    with pytest.raises(InputError, match=message):
+        experiment.check_used(config, ["seed", field])
+    experiment.check_used(config, ["seed", other])  # which was given for this reason
+    change(config, {other: {2: 0, 5: 0, 0.0: 1.0, "runs/bert": None}[there]})
+    experiment.check_used(config, [field])
+
+
+def test_a_config_may_have_both_and_a_field_that_is_off_has_no_effect_to_miss():
+    config = change(digits.get_config("tiny"), {"train.total_epochs": 80.0, "optimizer.clips_spans": False})
+    experiment.check_used(config, [])
+    change(config, {"train.total_epochs": 0.0})
+    experiment.check_used(config, ["train.total_epochs", "optimizer.clips_spans", "optimizer.schedule.warmup_epochs"])

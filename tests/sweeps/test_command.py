@@ -9,8 +9,8 @@ from configs import digits
 from configs.lib import common
 from configs.lib.common import SPAN
 from configs.studies import question_grid
-from posattn_jax import GeluGate
-from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
+from posattn_jax import GaussianSpan, GeluGate
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan, write_plan
 from posattn_jax.config.parts import change, part
 from posattn_jax.sweeps import command, prepare
 from posattn_jax.system import command_line
@@ -90,10 +90,38 @@ def test_treatments_with_unknown_fields_and_folders_of_other_runs_are_named(tmp_
 def test_a_sweep_is_checked_without_its_data(tmp_path):
     arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}", "--config.data.dir=nowhere", "--check"]
     code, out, err = run_forked(*arguments, "--seeds=1,2", "--treatments=learned", config="configs/char_lm.py")
-    assert (code, out) == (0, "2 runs can start\n"), err
+    assert (code, out.splitlines()[-1]) == (0, "2 runs can start"), err
     code, _, err = run_forked(*arguments, "--vmap_seeds=5", config="configs/char_lm.py")
     assert (code, "seeds are vmapped only with Classification and Reconstruction" in err) == (2, True), err
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_plan_is_told_before_its_runs(tmp_path):
+    treatments = (
+        Treatment("none", "no span", {SPAN: None, "train.log_steps": 3}, num_seeds=1),
+        Treatment("wide", "a wide span", {SPAN: part(GaussianSpan, initial_sigma=0.5)}),
+        Treatment("same", "as it is"),
+    )
+    hypotheses = (Hypothesis("a wide span is more accurate", "wide", "none", "greater"),)
+    plan = Plan("Does it pay?", treatments, hypotheses, seeds=(1, 2))
+    lines = prepare.about(plan, make_jobs(tmp_path, plan))
+    assert lines == [
+        "Does it pay?",
+        "",
+        "treatments, their runs, and what they change:",
+        f"  none  1  no span: {SPAN}=None  train.log_steps=3",
+        f"  wide  2  a wide span: {SPAN}=GaussianSpan",
+        "  same  2  as it is: nothing",
+        "",
+        "hypotheses between them: 1",
+        "  a wide span is more accurate (greater: wide, none)",
+    ]
+    alone = plan.select(["same"], [2])
+    assert prepare.about(alone, make_jobs(tmp_path, alone))[3:] == [
+        "  same  1  as it is: nothing",
+        "",
+        "hypotheses between them: none",
+    ]
 
 
 def test_a_config_without_a_sweep_is_named():

@@ -11,6 +11,7 @@ import pytest
 
 from posattn_jax.data.pipeline.batches import EpochOrder
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import read_metrics
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted
@@ -41,6 +42,14 @@ def test_learns(tmp_path):
     assert max(accuracy) > 0.7  # chance is .25
     names = {(row["split"], row["name"]) for row in rows}
     assert {("train", "loss"), ("span", "block_0/sigma_1"), ("span", "block_0/size_0")} <= names
+
+
+def test_a_speed_is_stored_where_it_was_measured(tmp_path):
+    train(tmp_path, total_steps=3, log_steps=1)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] == "speed"]
+    steps = {name: [row["step"] for row in rows if row["name"] == name] for name in {row["name"] for row in rows}}
+    assert steps == {"images_per_second": [2, 3], "waiting_for_data": [2, 3], "seconds": [1, 2, 3]}
+    assert all(row["value"] > 0 for row in rows if row["name"] == "images_per_second")
 
 
 @pytest.mark.slow

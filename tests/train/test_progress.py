@@ -11,6 +11,7 @@ import pytest
 
 from posattn_jax.system.doing import doing
 from posattn_jax.train import progress
+from posattn_jax.train.loop import Trainer
 from posattn_jax.train.progress import Progress, aligned, speed
 from tests.train.made_run import make_trainer
 
@@ -46,6 +47,17 @@ def test_a_log_has_a_line_every_few_seconds(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"epoch 0\.\d+/2  loss \d\.\d+  [\d,.]+ images/s  00:0\d left", before)
     assert re.fullmatch(r"epoch [12]\.\d+/2  loss [\d.]+  accuracy [\d.]+  [\d,.]+ images/s  00:0\d left", after)
     assert max(map(len, lines)) <= 80
+
+
+def test_a_run_says_what_it_compiles(tmp_path, monkeypatch, capsys):
+    program = make_trainer(tmp_path / "before", total_steps=12, log_steps=50).program
+    init = program.init
+    monkeypatch.setattr(program, "init", lambda *arguments: (time.sleep(1.0), init(*arguments))[1])
+    monkeypatch.setattr("posattn_jax.system.doing.AFTER", 0.5)
+    capsys.readouterr()
+    Trainer(program, [tmp_path / "slow"]).close()
+    line = "compiling the initialisation (may take minutes; later runs read it) ..."
+    assert line in capsys.readouterr().err.splitlines() and len(f"{line} 599 s") <= 80
 
 
 def test_a_log_of_a_quick_run_has_its_evaluations_alone(tmp_path, monkeypatch, capsys):
