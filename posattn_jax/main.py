@@ -386,14 +386,14 @@ def parse_flags(argv: list[str]) -> list[str]:
     for name, modes in FLAGS_OF.items():
         if flags.FLAGS[name].present and _MODE.value not in modes:
             raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
-    if _MODE.value in OF_A_RUN and _WORKDIR.value:
-        config_of_run(pathlib.Path(_WORKDIR.value))
     _trust(argv)
     argv = _with_own_config(argv)
     field = next((each for each in argv if re.match(r"--?config\.", each)), None)
     if field is not None and command_line.last_value(argv, "config") is None:
         wrong = NO_CONFIG.get(command_line.last_value(argv, "mode") or "", NO_CONFIG_YET)
         raise InputError(f"{field}: {wrong}")
+    if _MODE.value in OF_A_RUN and _WORKDIR.value:
+        config_of_run(pathlib.Path(_WORKDIR.value))
     rest = command_line.parse_with_config(flags.FLAGS, argv)
     if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
         raise InputError(f"--config: {NO_CONFIG[_MODE.value]}")

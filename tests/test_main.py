@@ -114,7 +114,7 @@ def test_evaluate_on_a_larger_grid(trained):
         ),
         pytest.param(
             ["--config.train.batch_size=900"],
-            "a batch of 1800 cannot be drawn from 1438 training examples",
+            "train.batch_size x train.accumulation_steps is 1800: expected 1 to 1438, as many as",
             marks=pytest.mark.slow,
         ),
         pytest.param(["--confg=x"], "Unknown command line flag 'confg'", marks=pytest.mark.slow),

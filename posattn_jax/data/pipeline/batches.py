@@ -111,7 +111,8 @@ class EpochOrder:
         """The ids of update 0, 1, ..., without end. Raises InputError if an update is larger than the data."""
         number, size = self.num_examples, self.update_size
         if not 0 < size <= number:
-            raise InputError(f"a batch of {size} cannot be drawn from {number} training examples")
+            given = f"train.batch_size x train.accumulation_steps is {size}"
+            raise InputError(f"{given}: expected 1 to {number}, as many as there are for training")
 
         @functools.lru_cache(maxsize=2)  # drawn at once: to shuffle each id alone takes most of a host's time
         def drawn(epoch: int) -> np.ndarray:

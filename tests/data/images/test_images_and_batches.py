@@ -104,7 +104,7 @@ def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches)
 
 @pytest.mark.parametrize("batch_size", [0, 14])
 def test_batch_larger_than_the_data(batch_size):
-    with pytest.raises(InputError, match=f"a batch of {batch_size} cannot be drawn from 13"):
+    with pytest.raises(InputError, match=f"accumulation_steps is {batch_size}: expected 1 to 13, as many as there are"):
         EpochOrder(13, batch_size, seed=0).dataset()
 
 
