@@ -47,7 +47,7 @@ _, intermediates = layer.apply(variables, pixels, (8, 8), return_intermediates=T
 print({name: array.shape for name, array in intermediates.items()})
 
 # %% [markdown]
-# Trained on digits, with kernels of all offsets. On text: `configs/bert_tiny.py:composite`.
+# Trained on digits, with kernels of all offsets. On text: `configs/bert.py:tiny,composite`.
 
 # %%
 config = load_config("configs/digits.py:composite")

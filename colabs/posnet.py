@@ -46,10 +46,10 @@ number_words.write(text, {"train": 200 if SMALL else 20_000, "val": 20, "test": 
 print((text / "val.en").read_text().splitlines()[0], "-", (text / "val.de").read_text().splitlines()[0])
 
 # %%
-config = load_config("configs/nmt_multi30k.py:tiny" if SMALL else "configs/nmt_multi30k.py:rposnet")
+config = load_config("configs/nmt.py:multi30k,tiny" if SMALL else "configs/nmt.py:multi30k,rposnet")
 config.data.update(dir=str(text), test_part="test", vocabulary_size=60 if SMALL else 120)
 if not SMALL:
-    from configs import common_nmt
+    from configs.lib import common_nmt
 
     config.data.buckets = (12, 20, 32)
     common_nmt.set_model(config, "rposnet", 64, 128, 4, 0.1, weight_dropout_rate=0.0, num_blocks=2)

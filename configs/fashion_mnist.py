@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --config=configs/fashion_mnist.py:quick --workdir=runs/NAME --config.data.download=True
 The patches' mean is classified, and there are no absolute positions.
-Hardware and time: as configs/translution_mnist.py (:quick 3 minutes of one CPU core); not run here, because its
+Hardware and time: as configs/translution.py:mnist (:quick 3 minutes of one CPU core); not run here, because its
 files are not at hand. Expected test accuracy: not known. FOLDER of --config.data.dir=FOLDER has the official idx files,
 gzipped or not, or has them in FOLDER/fashion_mnist or FOLDER/FashionMNIST/raw.
 "" (30 epochs), :quick (10 epochs), :tiny (tests).

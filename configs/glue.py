@@ -18,7 +18,7 @@ python -m posattn_jax.main --config=configs/glue.py:from=runs/imported --mode=sw
     without positions; RTE 55 to 57; STS-B 84 to 85, and 61 to 85 without positions; SST-2 85 to 87, and 80 to 82
     without (docs/grafts.md)
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
-bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
+bert_small or bert_base; by default bert_small) and a convolution (see configs/bert.py; by default composite), in
 any order; or a task and from=RUN; or tiny (tests).
 """
 
@@ -108,7 +108,7 @@ def _take(words: set[str], known: tuple[str, ...], default: str) -> str:
 def sweep(variant: str = "") -> Plan:
     """Tasks and convolutions: the paper's Table 6 with ten seeds; for bert_tiny only the small tasks.
 
-    The runs start from those of configs/bert_SIZE.py --mode=sweep --workdir=runs/bert_SIZE. With bert_small and
+    The runs start from those of configs/bert.py:SIZE --mode=sweep --workdir=runs/bert_SIZE. With bert_small and
     bert_base, MRPC, RTE and STS-B start from the runs of MNLI in --workdir=runs/glue. They fail if they come before
     these, and the same command tries them again. With from=RUN, the treatments are parts added to that run's model, on
     the named tasks, or on five.

@@ -6,7 +6,7 @@ python -m posattn_jax.main --config=configs/sentences.py:from=RUN --mode=sweep .
 Hardware and time: depend on your data, as those of configs/glue.py:bert_tiny. Expected: not known.
 "" (the columns sentence and label), :pairs (sentence1, sentence2 and label), :from=RUN or :pairs,from=RUN (starts from
 that run, such as an imported BERT, with its model: docs/weights.md), :tiny (tests). Without from=RUN it starts from
-scratch, or with --config.task.pretrained=RUN from a run of configs/bert_tiny.py:composite.
+scratch, or with --config.task.pretrained=RUN from a run of configs/bert.py:tiny,composite.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""Makes the English text that bert_tiny is trained on, of four sets in the form in which they are published.
+"""Makes the English text that configs/bert.py:tiny is trained on, of four sets in the form in which they are published.
 
   python launch/english_text.py FROM TO
 

@@ -341,7 +341,7 @@ def test_points_from_files_to_evaluation(tmp_path):
         "--config.data.num_points=9",
     ]
     for mode in ("train", "evaluate"):
-        code, out, err = run(*arguments, f"--mode={mode}", config="configs/translution_points.py:tiny")
+        code, out, err = run(*arguments, f"--mode={mode}", config="configs/translution.py:points,tiny")
         assert code == 0, err
     assert "validation: loss" in out and "grid (9,)" in out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
@@ -49,6 +50,12 @@ def get_config() -> ConfigDict:
     config.optimizer = part(Adam, learning_rate=1e-3)
     config.mesh = part(MeshAxes)
     return config
+
+
+def first_word(variant: str, known: Sequence[str]) -> tuple[str, str]:
+    """The first word of a variant, if it is known, else the first that is; and the rest of the variant."""
+    word, _, rest = variant.partition(",")
+    return (word, rest) if word in known else (known[0], variant)
 
 
 def of_run(folder: str) -> ConfigDict:

@@ -21,7 +21,7 @@ from posattn_jax import (
     RelativeBias,
     SpanConvolution,
 )
-from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.analysis.plan import Treatment
 from posattn_jax.config.parts import change, part
 from posattn_jax.data.text.corpus import Text
 from posattn_jax.system.files import value_at
@@ -119,20 +119,6 @@ def bert(embedding_dim: int, width: int, num_heads: int, mlp_dim: int, num_block
     )
 
 
-def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> ConfigDict:
-    """As `get_config`, but pre-trained as in Table 4, and evaluated every 5,000 updates; "tiny" is not changed.
-
-    An epoch of the paper's 31 million pairs is longer than all of the small model's training. 10,000 of the 1.5 million
-    held-out pairs are evaluated. All of them would take most of the time of 5,000 updates, which are 640,000 pairs.
-    """
-    config = get_config(size, variant)
-    if variant != "tiny":
-        config.train.update(eval_steps=5000, **train)
-        config.data.validation_limit = 10_000
-        config.optimizer.learning_rate = learning_rate
-    return config
-
-
 def with_convolution(config: ConfigDict, name: str, size: str) -> ConfigDict:
     """The config with one of `CONVOLUTIONS`. Raises ValueError if the name is unknown."""
     if name not in CONVOLUTIONS:
@@ -178,43 +164,4 @@ def treatments(names: Sequence[str], size: str, others: int | None = None) -> tu
     return tuple(
         Treatment(name, LABELS[name], changed | fields(name, size=size), num_seeds=None if name in FIVE else others)
         for name in names
-    )
-
-
-def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...], others: int | None = None) -> Plan:
-    """Compares pre-training with some of `CONVOLUTIONS` by the loss after the last update.
-
-    The hypotheses are what the paper says of its Tables 1 to 3. For `others` see `treatments`.
-    """
-    claims = (
-        ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
-        ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
-        ("Dynamic convolutions give a lower loss than absolute positions", "dynamic", "absolute", "less"),
-        ("Composite attention gives a lower loss than absolute positions", "composite", "absolute", "less"),
-        ("Composite attention gives a lower loss than fixed convolutions", "composite", "fixed", "less"),
-        ("Composite attention gives a lower loss than dynamic convolutions", "composite", "dynamic", "less"),
-        ("Key-based convolutions as well give a higher loss than composite", "composite_key", "composite", "greater"),
-        ("Depthwise convolutions give a lower loss than absolute positions", "depthwise", "absolute", "less"),
-        ("Depthwise convolutions give a higher loss than fixed lightweight", "depthwise", "fixed", "greater"),
-        ("Depthwise convolutions give a higher loss than composite", "depthwise", "composite", "greater"),
-        ("Depthwise ones as well give a higher loss than composite", "composite_depthwise", "composite", "greater"),
-        ("Convolved queries and keys give a lower loss than absolute positions", "qk", "absolute", "less"),
-        ("Convolved values give a lower loss than absolute positions", "value", "absolute", "less"),
-        ("All three convolved give a lower loss than absolute positions", "qkv", "absolute", "less"),
-        (
-            "Convolved queries and keys as well give a higher loss than composite",
-            "composite_qk",
-            "composite",
-            "greater",
-        ),
-        ("Convolved values as well give a higher loss than composite", "composite_value", "composite", "greater"),
-        ("All three convolved as well give a higher loss than composite", "composite_qkv", "composite", "greater"),
-    )
-    return Plan(
-        "Masked language modelling: are convolutions in attention better than absolute positions?",
-        treatments(names, size, others),
-        tuple(Hypothesis(*claim) for claim in claims if {claim[1], claim[2]} <= set(names)),
-        seeds=seeds,
-        response="loss",
-        epoch="last",
     )

@@ -1,7 +1,6 @@
 """Shared by the configs of translation (Schmidt 2023): sizes, mixers, and the paper's training."""
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -9,7 +8,6 @@ from ml_collections import ConfigDict
 from configs.lib import common
 from configs.lib.common_mixers import mixing
 from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
-from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
 from posattn_jax.data.text.translations import Translations
 from posattn_jax.tasks.translation import Translation
@@ -79,23 +77,6 @@ LABELS = {
     "mixed_c": "content and rPosNet across",
 }
 
-QUESTIONS = {
-    "": "what may mix tokens in the place of attention?",
-    "placements": "where may rPosNet stand in the place of attention?",
-    "features": "which features of rPosNet raise LightConv to it?",
-    "gates": "what is a gate worth, and to which attention?",
-}
-HYPOTHESES = (
-    Hypothesis("rPosNet and the Transformer differ", "rposnet", "transformer"),
-    Hypothesis("aPosNet is below the Transformer", "aposnet", "transformer", "less"),
-    Hypothesis("rPosNet across lowers BLEU", "rposnet_c", "transformer", "less"),
-    Hypothesis("rPosNet everywhere lowers BLEU", "rposnet_edc", "transformer", "less"),
-    Hypothesis("rPosNet is above LightConv", "rposnet", "lightconv", "greater"),
-    Hypothesis("A gate raises the Transformer's BLEU", "transformer_gated", "transformer", "greater"),
-    Hypothesis("A gate raises aPosNet's BLEU", "aposnet", "aposnet_ungated", "greater"),
-    Hypothesis("A gate raises rPosNet's BLEU", "rposnet", "rposnet_ungated", "greater"),
-)
-
 # Width, feed-forward width, heads and dropout; updates; the evaluations averaged and the updates between them;
 # micro-batches that make an update, and target tokens of each, on the paper's GPUs (1, 2, 4) together; and the scale of
 # the learning rate.
@@ -107,102 +88,31 @@ SIZES: dict[str, dict[str, Any]] = {
 WARMUP_STEPS = 4000
 
 
-def get_config(variant: str = "", size: str = "base") -> ConfigDict:
-    """Translation as in the paper.
-
-    Args:
-      variant: a mixer and a size in any order, such as "rposnet,big"; by default a Transformer of `size`. Or "tiny":
-        two updates with rPosNet, for tests. A word of `COMPARED` chooses the sweep and changes nothing else.
-      size: one of `SIZES`.
-    """
-    words = [word for word in variant.split(",") if word]
-    sizes = [word for word in words if word in SIZES] or [size]
-    mixers = [word for word in words if word in MIXERS] or ["transformer"]
-    if set(words) - {"tiny", *COMPARED, *sizes, *mixers} or len(sizes) > 1 or len(mixers) > 1:
-        known = ", ".join((*MIXERS, *SIZES))
-        tables = ", ".join(filter(None, COMPARED))
-        raise ValueError(f'config variant "{variant}": expected a mixer and a size of {known}; {tables}; or tiny')
+def get_config(mixers: str = "transformer", size: str = "base", is_tiny: bool = False) -> ConfigDict:
+    """Translation as in the paper, with one of `MIXERS` and of `SIZES`; or two updates with rPosNet, for tests."""
     config = common.get_config()
     config.data = part(Translations)
     config.task = part(Translation)
     config.train.eval_batch_size = 64
     config.optimizer = part(Adam, b2=0.98, eps=1e-9, schedule=part(InverseSqrt))
-    recipe = SIZES[sizes[0]]
+    recipe = SIZES[size]
     (keep, every), (accumulate, batch_size) = recipe["average"], recipe["batch"]
     config.train.update(keep_checkpoints=keep, eval_steps=every, accumulation_steps=accumulate, batch_size=batch_size)
-    if "tiny" in words:
+    if is_tiny:
         config.data.update(vocabulary_size=60, buckets=(24, 72))
         set_model(config, "rposnet_edc", 8, 16, 2, 0.1, num_blocks=1, max_length=72)
         set_schedule(config, steps=2, warmup=2)
         config.train.update(batch_size=576, eval_batch_size=8, accumulation_steps=2, keep_checkpoints=2, eval_steps=1)
         config.task.decoding.update(beam_size=2, batch_size=8)
         return config
-    set_model(config, mixers[0], *recipe["model"], context=_context(mixers[0], sizes[0]))
+    set_model(config, mixers, *recipe["model"], context=context_of(mixers, size))
     set_schedule(config, recipe["steps"], WARMUP_STEPS, recipe["scale"])
     return config
 
 
-def _context(mixers: str, size: str) -> int:
+def context_of(mixers: str, size: str) -> int:
     """8 for Shaw's big models, as in the authors' code; the paper's 8 for other big models does not fit Table 3."""
     return 8 if size == "big" and mixers.startswith("shaw") else 16
-
-
-def sweep(variant: str, pair: str, size: str = "base") -> Plan:
-    """A table of the paper, by the word of `COMPARED` in the variant; one seed, as the paper has.
-
-    Args:
-      variant: of the config.
-      pair: the languages, for the question.
-      size: one of `SIZES`, if the variant names none.
-    """
-    words = variant.split(",")
-    size = next((word for word in words if word in SIZES), size)
-    _, _, num_heads, dropout_rate = SIZES[size]["model"]
-    sizes = (2, 0.1, 16, 72) if "tiny" in words else None
-    return plan(
-        variant,
-        f"{pair}: {QUESTIONS[asked(variant)]}",
-        lambda name: mixer_fields(name, *(sizes or (num_heads, dropout_rate, _context(name, size), 128))),
-    )
-
-
-def asked(variant: str) -> str:
-    """The word of `COMPARED` in a config's variant."""
-    return next((word for word in variant.split(",") if word in COMPARED), "")
-
-
-def plan(
-    variant: str,
-    question: str,
-    fields: Callable[[str], dict[str, Any]],
-    seeds: Sequence[int] = PAPER_SEEDS[:1],
-    several: Sequence[str] | None = None,
-) -> Plan:
-    """The sweep of a table, whose translations are tested against the Transformer's and Shaw's (2018), as in the paper.
-
-    Args:
-      variant: of the config, with a word of `COMPARED` or without.
-      question: of the sweep.
-      fields: from the name of one of `MIXERS` to what it sets.
-      seeds: of the runs. With one seed, means cannot be tested.
-      several: the treatments that have all seeds, and not only the first; None: all.
-    """
-    names = COMPARED[asked(variant)]
-    treatments = tuple(
-        Treatment(name, LABELS[name], fields(name), num_seeds=None if several is None or name in several else 1)
-        for name in names
-    )
-    return Plan(
-        question,
-        treatments,
-        tuple(each for each in HYPOTHESES if {each.treatment, each.control} <= set(several or names) & set(names)),
-        seeds=tuple(seeds),
-        evaluate={"task.decoding.beam_size": 12},
-        part="test",
-        baselines=tuple(name for name in ("transformer", "shaw") if name in names),
-        response="bleu",
-        source="Schmidt 2023",
-    )
 
 
 def set_model(

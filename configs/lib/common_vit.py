@@ -14,7 +14,6 @@ from posattn_jax import (
     Translution,
     VisionTransformer,
 )
-from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import part
 from posattn_jax.data.images.image_sets import Images
 from posattn_jax.data.images.moving_mnist import Stills
@@ -74,24 +73,3 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
 def general(**siren: Any) -> ConfigDict:
     """General Translution with 8 matrices."""
     return part(GeneralTranslution, num_bases=8, basis=part(Siren, features=8, **siren))
-
-
-def depth_sweep(label: str) -> Plan:
-    """Figures 4 and 5 of the paper: both models at depths of 1 to 6."""
-    treatments, hypotheses = [], []
-    for depth in range(1, 7):
-        layers = {"model.num_blocks": depth}
-        treatments += [
-            Treatment(f"transformer_{depth}", f"Transformer, depth {depth}", TRANSFORMER | layers),
-            Treatment(f"translution_{depth}", f"Translution, depth {depth}", layers),
-        ]
-        claim = f"At a depth of {depth} Translution gives a higher accuracy than the Transformer"
-        hypotheses.append(Hypothesis(claim, f"translution_{depth}", f"transformer_{depth}", "greater"))
-    return Plan(
-        f"{label}: is Translution above the Transformer, and at which depth?",
-        tuple(treatments),
-        tuple(hypotheses),
-        epoch="last",
-        axis="model.num_blocks",
-        source="Fan 2025, Figures 4 and 5",
-    )

@@ -28,7 +28,7 @@ SIZES = (4, 0.0, 16, 64)  # heads, dropout of weights, context, places
 def get_config(variant: str = "") -> ConfigDict:
     """A Transformer of two encoder and two decoder blocks of width 64, with one of `MIXERS` across."""
     words = set(variant.split(",")) - {""}
-    config = common_nmt.get_config("tiny" if "tiny" in words else "")
+    config = common_nmt.get_config(is_tiny="tiny" in words)
     config.data.update(target=_one_of(words, tuple(MADE_UP)), normalization="nfkc")
     mixer = _one_of(words, MIXERS)
     if words - {"tiny"}:

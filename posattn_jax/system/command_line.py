@@ -21,10 +21,24 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 HOME = PACKAGE / "packaged" if (PACKAGE / "packaged").is_dir() else PACKAGE.parent
 
 
-# The treatments of configs/cifar2d_span.py that had configs of their own.
-TREATMENTS = {"cifar1d_baseline": "baseline_1d", "cifar1d_siren": "siren_1d", "cifar1d_span": "span_1d"}
-TREATMENTS |= {"cifar1d_span_nothreshold": "gaussian_1d", "cifar2d_siren": "siren_2d"}
-TREATMENTS |= {"cifar2d_span_nothreshold": "gaussian_2d"}
+# What a file in configs/ was called, or one with a variant, and what it is now: a file with the first word of its
+# variant, and an option.
+EARLIER: dict[str, tuple[str, ...]] = {
+    "cifar1d_baseline": ("cifar2d_span.py", "--treatment=baseline_1d"),
+    "cifar1d_siren": ("cifar2d_span.py", "--treatment=siren_1d"),
+    "cifar1d_span": ("cifar2d_span.py", "--treatment=span_1d"),
+    "cifar1d_span_nothreshold": ("cifar2d_span.py", "--treatment=gaussian_1d"),
+    "cifar2d_siren": ("cifar2d_span.py", "--treatment=siren_2d"),
+    "cifar2d_span_nothreshold": ("cifar2d_span.py", "--treatment=gaussian_2d"),
+    "nmt_multi30k": ("nmt.py:multi30k",),
+}
+EARLIER |= {name: (f"nmt.py:{name}",) for name in ("iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")}
+EARLIER |= {
+    f"translution_{name}": (f"translution.py:{name}",)
+    for name in ("mnist", "moving_mnist", "cifar10", "cifar100", "points", "imagenet")
+}
+for _size in ("tiny", "small", "base"):
+    EARLIER |= {f"bert_{_size}": (f"bert.py:{_size}",), f"bert_{_size}:tiny": (f"bert.py:{_size},test",)}
 
 
 def with_present_names(argv: list[str]) -> list[str]:
@@ -39,8 +53,12 @@ def _present(argument: str) -> list[str]:
         now = ["--data=random"]
     elif not given or any((folder / path).is_file() for folder in (pathlib.Path(), HOME)):
         return [argument]
-    elif stem in TREATMENTS:
-        now = [f"--config=configs/cifar2d_span.py{variant}", f"--treatment={TREATMENTS[stem]}"]
+    elif stem + variant in EARLIER:
+        file, *options = EARLIER[stem + variant]
+        now = [f"--config=configs/{file}", *options]
+    elif stem in EARLIER:
+        file, *options = EARLIER[stem]
+        now = [f"--config=configs/{file}{variant.replace(':', ',', 1) if ':' in file else variant}", *options]
     elif (HOME / "configs" / "studies" / f"{stem}.py").is_file():
         now = [f"--config=configs/studies/{stem}.py{variant}"]
     else:
@@ -144,15 +162,21 @@ def load_config(config_file: str) -> Any:
     """The config that `--config=` reads from "FILE" or "FILE:VARIANT", for programs and notebooks.
 
     Raises:
-      InputError: no such file.
+      InputError: no such file, or one that is a treatment of another now.
     """
     module, variant = load_config_file(config_file)
     return module.get_config(variant) if variant else module.get_config()
 
 
 def load_config_file(config_file: str) -> tuple[Any, str]:
-    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError if there is no such file."""
-    path, _, variant = _found(f"--config={config_file}").removeprefix("--config=").partition(":")
+    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError if there is no such file.
+
+    A file of an earlier version is read by its present name, if that says all.
+    """
+    present, *option = with_present_names([f"--config={config_file}"])
+    if option:
+        raise InputError(f"--config={config_file}: expected {present} with {option[0]}, which it is now")
+    path, _, variant = _found(present).removeprefix("--config=").partition(":")
     spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)

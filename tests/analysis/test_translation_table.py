@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from configs import nmt_multi30k
+from configs import nmt
 from configs.lib import common_nmt
 from posattn_jax.analysis import report, tables, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
@@ -50,7 +50,7 @@ def test_scores_tests_and_gates(tmp_path, roughly_drawn):
     }
     treatments, scores = [], {}
     for name, translations in runs.items():
-        model = nmt_multi30k.get_config(name).model.to_dict()
+        model = nmt.get_config(f"multi30k,{name}").model.to_dict()
         fields = common_nmt.mixer_fields(name, 4, 0.0, 16, 128)
         treatments.append(Treatment(name, name.capitalize(), fields, num_seeds=len(translations)))
         for seed, hypotheses in enumerate(translations, start=1):
@@ -86,7 +86,7 @@ def make_sweep(tmp_path, baselines, treatments, **scored):
     for name, hypotheses in treatments.items():
         fields = common_nmt.mixer_fields(name, 4, 0.0, 16, 128)
         made.append(Treatment(name, common_nmt.LABELS[name], fields, num_seeds=1))
-        write_run(tmp_path / name / "1", nmt_multi30k.get_config(name).model.to_dict(), hypotheses, 1, **scored)
+        write_run(tmp_path / name / "1", nmt.get_config(f"multi30k,{name}").model.to_dict(), hypotheses, 1, **scored)
     evaluate = {"task.decoding.beam_size": 12}
     return Plan("Which?", tuple(made), seeds=(1,), evaluate=evaluate, part="test", response="bleu", baselines=baselines)
 
@@ -151,7 +151,7 @@ def test_scores_that_cannot_be_compared(tmp_path, undrawn, monkeypatch):
     pytest.importorskip("sacrebleu")
     plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
     write_run(
-        tmp_path / "rposnet" / "1", nmt_multi30k.get_config("rposnet").model.to_dict(), garbled(2), 1, "de", "char"
+        tmp_path / "rposnet" / "1", nmt.get_config("multi30k,rposnet").model.to_dict(), garbled(2), 1, "de", "char"
     )
     section, _ = table_of(tmp_path, plan)
     assert "tok:13a" in section and "tok:char" in section and "| p |" not in section

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from configs import char_lm, nmt_multi30k
 from posattn_jax import main
 from posattn_jax.config import experiment, names
 from posattn_jax.config.names import class_of
@@ -20,6 +19,7 @@ from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.files import cache_folder
 from posattn_jax.use import explain, export, generate, predict, translate
 from posattn_jax.use.export_weights import export_weights
+from tests.support import shipped
 from tests.support.made_text import sentences
 
 EVIL = """import pathlib
@@ -55,7 +55,7 @@ def evil(tmp_path, monkeypatch):
     sys.modules.pop("evil_module", None)
 
 
-CONFIGS = {"generate": char_lm, "translate": nmt_multi30k}  # of modes for other tasks than that of the digits
+CONFIGS = {"generate": "char_lm", "translate": "nmt:multi30k"}  # of modes for other tasks than that of the digits
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def stranger(digits_run, folder, path, kind, mode="predict"):
     (folder / "checkpoints").symlink_to(digits_run / "checkpoints")
     saved = json.loads((digits_run / "config.json").read_text())
     if mode in CONFIGS:
-        saved = json.loads(json.dumps(CONFIGS[mode].get_config("tiny").to_dict()))
+        saved = json.loads(json.dumps(shipped.get_config(CONFIGS[mode], "tiny").to_dict()))
     part = saved
     for name in path.split("."):
         part = part[name]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs import bert_tiny, cifar2d_span, nmt_multi30k, word_order
+from configs import bert, cifar2d_span, nmt, word_order
 from configs.lib import common_bert, common_nmt
 from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_mixers import mixing
@@ -67,25 +67,24 @@ from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import EncodingOffsets
 from posattn_jax.train.step import make_train_step
+from tests.support import shipped
 from tests.support.made_params import made_state
 from tests.support.made_text import sentences
+from tests.support.shipped import FILES, NAMES
 from tests.support.slow import slow
-
-PATHS = [*pathlib.Path("configs").glob("*.py"), *pathlib.Path("configs/studies").glob("*.py")]
-NAMES = sorted(".".join(path.with_suffix("").parts[1:]) for path in PATHS if path.stem != "__init__")
 
 # Tiny, as translution and translution_cifar10; and those that
 # test_language.py, test_translation.py and test_word_order.py train.
-ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
+ALIKE = ("translution:mnist", "translution:cifar100", "bert:small", "bert:base", "bert:tiny", "glue")
 ALIKE += ("word_order",)
 ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("image_folder", "arrays", "sentences")  # test_own_data.py
-ALIKE += ("nmt_multi30k", "translation", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
+ALIKE += ("nmt:multi30k", "translation", "nmt:iwslt14", "nmt:wmt14_en_de", "nmt:wmt14_en_fr", "nmt:wmt18_en_zh")
 # test_main.py trains the first.
 NEARLY_ALIKE = ("digits", "cifar2d_span", "moving_clips", "cifar2d_short_span")
-NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mnist")
+NEARLY_ALIKE += ("translution:moving_mnist", "translution:imagenet", "fashion_mnist")
 RUN_ELSEWHERE = ("char_lm", "rotation", "tagging")  # in test_generate.py, test_rotation.py and test_tagging.py
-RUN_ELSEWHERE += ("translution_cifar10", "translution_points")  # as translution
+RUN_ELSEWHERE += ("translution:cifar10", "translution:points")  # as translution
 TRAINED = [name for name in NAMES if not name.startswith("studies")]  # whose models are those of others
 
 
@@ -152,23 +151,23 @@ KERNELS |= {f"composite_{name}": 1156 + KERNELS[name] for name in ("depthwise", 
 SMALL = {name: 13_414_324 + 12 * more for name, more in KERNELS.items()}
 SMALL |= {"": 13_430_708, "absolute": 13_430_708, "convbert": 13_094_540}
 BASE = {"": 108_821_044, "fixed": 108_725_188, "dynamic": 108_735_796, "composite": 108_738_244}
-SIZES = [("bert_small", *each) for each in SMALL.items()] + [("bert_base", *each) for each in BASE.items()]
-COUNTED = (("bert_small", "composite"), ("bert_base", ""))
+SIZES = [("bert:small", *each) for each in SMALL.items()] + [("bert:base", *each) for each in BASE.items()]
+COUNTED = (("bert:small", "composite"), ("bert:base", ""))
 
 
 @pytest.mark.parametrize("name, variant, expected", [each if each[:2] in COUNTED else slow(*each) for each in SIZES])
 def test_parameters_of_bert(unchecked, name, variant, expected):
     """Chang 2021, Tables 1 to 3, 6 and 7; the paper prints 13.53 million for qk, and the others as they are here."""
-    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config = shipped.get_config(name, variant)
     config.model.scan_layers = True
     task = experiment.make_task(config, made_source(config))
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(array.size for array in jax.tree.leaves(params)) == expected
 
 
-SCHMIDT = [("wmt14_en_de", size, 27_200, {"base": 0.1, "big": 0.3}[size], 100) for size in ("base", "big")]
-SCHMIDT += [("wmt14_en_fr", "base", 27_200, 0.1, 1333), ("wmt18_en_zh", "base", 27_200, 0.1, 1333)]
-SCHMIDT += [("iwslt14", "small", 16_384, 0.3, 23)]
+SCHMIDT = [("nmt:wmt14_en_de", size, 27_200, {"base": 0.1, "big": 0.3}[size], 100) for size in ("base", "big")]
+SCHMIDT += [("nmt:wmt14_en_fr", "base", 27_200, 0.1, 1333), ("nmt:wmt18_en_zh", "base", 27_200, 0.1, 1333)]
+SCHMIDT += [("nmt:iwslt14", "small", 16_384, 0.3, 23)]
 
 
 @pytest.mark.parametrize("name, size, tokens, rate, every", [*(slow(*each) for each in SCHMIDT[:-1]), SCHMIDT[-1]])
@@ -177,9 +176,8 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
 
     The rate is that of weights in every place, of FourierNet's sums instead of its weights, and of positions.
     """
-    module = importlib.import_module(f"configs.{name}")
     for mixer in common_nmt.MIXERS:
-        config = module.get_config(f"{mixer},{size}")
+        config = shipped.get_config(name, f"{mixer},{size}")
         train = config.train
         assert (train.batch_size * train.accumulation_steps, config.data.batch_unit) == (tokens, "target_tokens")
         assert config.data.validation_part == f"train/{every}"
@@ -196,22 +194,24 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
 @pytest.mark.parametrize("table, size", [*((table, "base") for table in common_nmt.COMPARED), ("", "big")])
 def test_the_tables_of_schmidt_are_sweeps(table, size):
     """As many treatments as the table has rows, and each treatment's fields make the config of its mixer."""
-    module = importlib.import_module("configs.wmt14_en_de")
-    config, plan = module.get_config(f"{table},{size}"), module.sweep(f"{table},{size}")
+    variant = f"wmt14_en_de,{table},{size}"
+    config, plan = nmt.get_config(variant), nmt.sweep(variant)
     assert len(plan.treatments) == {"": 9, "placements": 8, "features": 5, "gates": 10}[table]
     assert plan.seeds == PAPER_SEEDS[:1] and plan.hypotheses
     assert set(plan.baselines) == {"transformer", "shaw"} & {each.name for each in plan.treatments}
     for treatment in plan.treatments:
         changed = change(copy.deepcopy(config), treatment.fields)
-        assert changed.model.to_dict() == module.get_config(f"{treatment.name},{size}").model.to_dict()
-    with pytest.raises(ValueError, match='variant "table4": expected a mixer .* placements, features, gates; or tiny'):
-        module.get_config("table4")
+        assert changed.model.to_dict() == nmt.get_config(f"wmt14_en_de,{treatment.name},{size}").model.to_dict()
+    with pytest.raises(
+        ValueError, match='variant "wmt14_en_de,table4": expected a set .* placements, features, gates; or tiny'
+    ):
+        nmt.get_config("wmt14_en_de,table4")
 
 
 def test_the_recipe_of_the_runs_on_multi30k():
     """Of the committed runs the config says again what they were made with."""
     run = read_runs(pathlib.Path("docs/results/multi30k")).runs["transformer"][0]
-    config = nmt_multi30k.get_config("transformer").to_dict()
+    config = nmt.get_config("multi30k,transformer").to_dict()
     made, now = flatten_dict(run.config, sep="."), flatten_dict(config, sep=".")
     later = set(now) - set(made)  # fields that came later
     assert now["data.batch_unit"] == "places"
@@ -222,7 +222,7 @@ def test_the_recipe_of_the_runs_on_multi30k():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [slow(name) if name in (*ALIKE, *NEARLY_ALIKE) else name for name in TRAINED])
 def test_traces_at_full_size(unchecked, name):
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = shipped.get_config(name)
     if config.model.kind == "EncoderDecoder":  # one layer is traced for all
         config.model.update(num_encoder_blocks=1, num_decoder_blocks=1)
     elif config.model.kind != "Siren":
@@ -239,7 +239,7 @@ def test_traces_at_full_size(unchecked, name):
     "name", [slow(name) if name in (*NEARLY_ALIKE, *RUN_ELSEWHERE) else name for name in TRAINED if name not in ALIKE]
 )
 def test_two_steps_of_the_tiny_variant(name):
-    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    config = shipped.get_config(name, "tiny")
     source = made_source(config)
     task, optimizer, _, settings = experiment.prepare(config, source)
     assert settings.total_steps == 2
@@ -254,22 +254,22 @@ def test_two_steps_of_the_tiny_variant(name):
     assert state.step == 2
 
 
-@pytest.mark.parametrize("name, evaluations", [("bert_small", 25), ("bert_base", 200)])
+@pytest.mark.parametrize("name, evaluations", [("bert:small", 25), ("bert:base", 200)])
 @pytest.mark.parametrize("variant", ["", "composite", "convbert"])
 def test_bert_is_evaluated_every_5000_updates(name, evaluations, variant):
     """Of 31 million pairs the small model's training ends before an epoch does."""
-    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config = shipped.get_config(name, variant)
     assert config.train.eval_steps * evaluations == config.train.total_steps
     assert config.data.validation_limit == 10_000
-    if name == "bert_small":
+    if name == "bert:small":
         assert config.train.total_steps < 0.95 * 31e6 / config.train.batch_size
-    tiny = importlib.import_module(f"configs.{name}").get_config("tiny").train
+    tiny = shipped.get_config(name, "tiny").train
     assert (tiny.total_steps, tiny.eval_steps) == (2, 0)
 
 
-@pytest.mark.parametrize("folder, name, variant", [("bert_tiny", "bert_tiny", ""), ("compare_text", "compare", "text")])
+@pytest.mark.parametrize("folder, name, variant", [("bert_tiny", "bert:tiny", ""), ("compare_text", "compare", "text")])
 def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, variant):
-    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config = shipped.get_config(name, variant)
     for run in read_runs(pathlib.Path("docs/results", folder)).all:
         # Fields that came later; none of these models has a span, and no micro-batches of theirs can be merged.
         later = {"span_learning_rate": 0.0, "terms_learning_rate": 0.0, "clips_spans": True}
@@ -277,14 +277,13 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
             assert config[group].to_dict() == own | run.config[group]
 
 
-SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
+SWEPT = [name for name in NAMES if hasattr(shipped.find(name)[0], "sweep")]
+SWEPT = [name for name in SWEPT if name not in ("translution:points", "translution:imagenet")]  # which have none
 SWEPT.remove("sentences")  # its sweep needs a run: test_imported.py
 SWEPT_ALIKE = [
     name
     for name in SWEPT
-    if name.startswith(
-        ("char", "cifar", "compare", "nmt_", "studies", "reconstruction", "translution_", "bert_", "wmt", "iwslt")
-    )
+    if name.startswith(("char", "cifar", "compare", "nmt:", "studies", "reconstruction", "translution:", "bert:"))
 ]
 
 
@@ -294,16 +293,15 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
 
     Of bert_small too, whose others are counted above.
     """
-    module = importlib.import_module(f"configs.{name}")
-    plan, made = module.sweep("tiny"), []
-    for treatment in plan.treatments[: 5 if plan.axis or name == "bert_small" else None]:
-        config = module.get_config("tiny").lock()
+    plan, made = shipped.sweep(name, "tiny"), []
+    for treatment in plan.treatments[: 5 if plan.axis or name == "bert:small" else None]:
+        config = shipped.get_config(name, "tiny").lock()
         change(config, treatment.fields)
         made.append((repr(config.data), repr(experiment.make_task(config, made_source(config)))))  # which traces it
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
     for field in plan.evaluate:
-        assert field in flatten_dict(module.get_config().to_dict(), sep=".")
+        assert field in flatten_dict(shipped.get_config(name).to_dict(), sep=".")
 
 
 @pytest.mark.slow
@@ -322,16 +320,18 @@ def test_every_mixer_of_word_order_is_another_model(unchecked):
     assert len(made) == len(word_order.MIXERS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_head_says_command_hardware_time_and_score(name):
     head = importlib.import_module(f"configs.{name}").__doc__
     assert f"python -m posattn_jax.main --config=configs/{name.replace('.', '/')}.py" in head
     for word in ("Hardware and time:", "xpected"):
         assert word in head
+    for each in filter(None, shipped.FAMILIES.get(name, ())):
+        assert f"\n- {each}: " in head and "xpected" in head.partition(f"\n- {each}: ")[2].partition("\n- ")[0]
 
 
 PAGES = [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]
-TEXTS = [f"configs.{name}" for name in NAMES] + [str(page) for page in PAGES]
+TEXTS = [f"configs.{name}" for name in FILES] + [str(page) for page in PAGES]
 
 
 def training_commands(text):
@@ -458,14 +458,14 @@ def test_options_of_options_are_read(base, fields):
 
 def test_the_tables_of_chang_are_a_sweep():
     """A row has a claim of the paper, the five of Table 1 have all seeds, and runs are ten times as long."""
-    plan, config = bert_tiny.sweep("tables"), bert_tiny.get_config("tables")
+    plan, config = bert.sweep("tiny,tables"), bert.get_config("tiny,tables")
     assert {each.name: each.num_seeds for each in plan.treatments} == {
         name: None if name in common_bert.FIVE else 3 for name in common_bert.CONVOLUTIONS
     }
-    assert len(plan.seeds) == 5 and config.train.total_steps == 10 * bert_tiny.get_config().train.total_steps
+    assert len(plan.seeds) == 5 and config.train.total_steps == 10 * bert.get_config("tiny").train.total_steps
     claimed = {name for each in plan.hypotheses for name in (each.treatment, each.control)}
     assert {each.name for each in plan.treatments} - claimed == {"convbert"}
-    assert bert_tiny.sweep().hypotheses == plan.hypotheses[:6]  # those of the committed runs
+    assert bert.sweep("tiny").hypotheses == plan.hypotheses[:6]  # those of the committed runs
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
@@ -480,7 +480,7 @@ def test_a_class_token_by_depth(name):
 
 @pytest.mark.parametrize("table", [table for table in common_nmt.COMPARED if table != "features"])
 def test_long_translation_has_five_seeds(table):
-    plan, config = nmt_multi30k.sweep(f"long,{table}"), nmt_multi30k.get_config(f"long,{table}")
+    plan, config = nmt.sweep(f"multi30k,long,{table}"), nmt.get_config(f"multi30k,long,{table}")
     assert len(plan.seeds) == 5 and {each.num_seeds for each in plan.treatments} == {None} and plan.hypotheses
-    assert config.train.total_epochs == 4 * nmt_multi30k.get_config(table).train.total_epochs
-    assert nmt_multi30k.get_config("long,tiny").train.total_steps == 2
+    assert config.train.total_epochs == 4 * nmt.get_config(f"multi30k,{table}").train.total_epochs
+    assert nmt.get_config("multi30k,long,tiny").train.total_steps == 2

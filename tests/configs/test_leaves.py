@@ -1,7 +1,6 @@
 """Every field of every config is one of its part's class, and the run reads it."""
 
 import dataclasses
-import importlib
 import pathlib
 import sys
 
@@ -12,19 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 
 import posattn_jax
-from configs import (
-    arrays,
-    bert_tiny,
-    digits,
-    glue,
-    image_folder,
-    nmt_multi30k,
-    reconstruction,
-    tagging,
-    translution_moving_mnist,
-    translution_points,
-    word_order,
-)
+from configs import arrays, bert, digits, glue, image_folder, nmt, reconstruction, tagging, translution, word_order
 from configs import sentences as own_sentences_config
 from posattn_jax.config import experiment
 from posattn_jax.config.names import class_of
@@ -33,10 +20,11 @@ from posattn_jax.data.pipeline.data_set import Reading
 from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.run.train import train
 from posattn_jax.tasks.task import FROM_DATA
-from tests.configs.test_configs import NAMES, made_source
-from tests.support import made_data
+from tests.configs.test_configs import made_source
+from tests.support import made_data, shipped
 from tests.support.made_own import labelled, write_images, write_table, write_volumes
 from tests.support.made_text import LANGUAGES, sentences, write_columns, write_parallel, write_rte, write_text
+from tests.support.shipped import NAMES
 from tests.support.slow import slow
 
 # What another field of the same part leaves nothing to say.
@@ -67,7 +55,7 @@ def parts_of(config, path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_part_has_the_fields_of_its_class_and_no_others(name):
-    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    config = shipped.get_config(name, "tiny")
     assert set(config) == {"seed", "cache_dir", "data", "task", "model", "train", "optimizer", "mesh"}
     for group in ("data", "task", "model", "train", "optimizer", "mesh"):
         for path, part in parts_of(config[group], group):
@@ -122,8 +110,8 @@ def unread(config, found):
 
 
 # Whose tiny variants have the parts of another's.
-SAME_PARTS = ("iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh", "bert_small", "bert_base")
-SAME_PARTS += ("translution_mnist", "translution_cifar10", "translution_cifar100", "translution_moving_mnist")
+SAME_PARTS = ("nmt:iwslt14", "nmt:wmt14_en_de", "nmt:wmt14_en_fr", "nmt:wmt18_en_zh", "bert:small", "bert:base")
+SAME_PARTS += ("translution:mnist", "translution:cifar10", "translution:cifar100", "translution:moving_mnist")
 SAME_PARTS += tuple(f"studies.question_{name}" for name in ("cross", "grid", "siren", "span", "translution"))
 SAME_PARTS += ("studies.question_grafts", "studies.question_pooling", "fashion_mnist", "arrays", "cifar2d_short_span")
 SAME_PARTS += ("cifar2d_span", "compare", "digits", "image_folder", "moving_clips", "sentences", "translution")
@@ -131,7 +119,7 @@ SAME_PARTS += ("cifar2d_span", "compare", "digits", "image_folder", "moving_clip
 
 @pytest.mark.parametrize("name", [slow(name) if name in SAME_PARTS else name for name in NAMES])
 def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads, name):
-    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    config = shipped.get_config(name, "tiny")
     for group in ("model", "task", "optimizer"):
         found = reads(config[group])
     source = made_source(config)
@@ -163,17 +151,17 @@ def test_training_reads_every_leaf_of_train_and_mesh(reads, tmp_path):
 
 def moving(folder):
     made_data.write_mnist(folder)
-    return translution_moving_mnist.get_config("tiny")
+    return translution.get_config("moving_mnist,tiny")
 
 
 def points(folder):
     made_data.write_mnist(folder)
-    return translution_points.get_config("tiny")
+    return translution.get_config("points,tiny")
 
 
 def text(folder):
     write_text(folder)
-    return bert_tiny.get_config("tiny")
+    return bert.get_config("tiny,test")
 
 
 def words(folder):
@@ -190,7 +178,7 @@ def rte(folder):
 
 def parallel(folder):
     write_parallel(folder)
-    config = nmt_multi30k.get_config("tiny")
+    config = nmt.get_config("multi30k,tiny")
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1], test_part="test")
     return config
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from configs import bert_tiny, digits, glue, nmt_multi30k
+from configs import bert, digits, glue, nmt
 from posattn_jax.config import experiment
 from posattn_jax.data.pipeline import checksums
 from posattn_jax.data.text import text_files
@@ -26,14 +26,14 @@ def images(folder, name, write, **fields):
 
 def text(folder):
     write_text(folder / "text")
-    config = bert_tiny.get_config("tiny")
+    config = bert.get_config("tiny,test")
     config.data.dir, config.cache_dir = str(folder / "text"), str(folder / "cache")
     return config
 
 
 def parallel(folder):
     write_parallel(folder / "text")
-    config = nmt_multi30k.get_config("tiny")
+    config = nmt.get_config("multi30k,tiny")
     config.data.update(dir=str(folder / "text"), test_part="test")
     config.cache_dir = str(folder / "cache")
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1], buckets=(72,))

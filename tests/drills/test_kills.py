@@ -14,7 +14,7 @@ from tests.support.made_text import write_text
 from tests.support.recorded import figures_of
 
 DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=40")
-BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
+BERT = ("--config=configs/bert.py:tiny,composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
 BERT += ("--config.data.vocabulary_size=50", "--config.data.length=20")
 
 

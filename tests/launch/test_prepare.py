@@ -12,16 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from configs import (
-    bert_small,
-    glue,
-    iwslt14,
-    translution_cifar100,
-    translution_imagenet,
-    wmt14_en_de,
-    wmt14_en_fr,
-    wmt18_en_zh,
-)
+from configs import bert, glue, nmt, translution
 from posattn_jax.config import experiment
 from posattn_jax.data.images import cifar, image_sets
 from posattn_jax.data.official.sets import SETS
@@ -107,15 +98,15 @@ def test_iwslt14(run, publish, tmp_path):
     assert lines(out / "test.de") == [f"Rede {i} 's" for i in range(5)]
     assert lines(out / "test.en") == [f"Talk {i} 's" for i in range(5)]
     assert told[0] == "train: 65 pairs, where 167,522 are published"
-    assert told[-1].startswith("python -m posattn_jax.main --config=configs/iwslt14.py")
+    assert told[-1].startswith("python -m posattn_jax.main --config=configs/nmt.py:iwslt14")
     assert told[-1].endswith(f"--config.data.dir={out}")
-    data, sources = load(iwslt14.get_config("tiny"), tmp_path, validation_part="train/23", buckets=(24, 400))
+    data, sources = load(nmt.get_config("iwslt14,tiny"), tmp_path, validation_part="train/23", buckets=(24, 400))
     assert sources["validation"].numbers.tolist() == [22, 45] and len(sources["train"]) == 63
     assert data.sentences(sources["test"], "test")[1][0] == "talk 0 's"
 
 
-@pytest.mark.parametrize("target, config", [("de", wmt14_en_de), ("fr", wmt14_en_fr)])
-def test_wmt14(run, publish, tmp_path, target, config):
+@pytest.mark.parametrize("target", ["de", "fr"])
+def test_wmt14(run, publish, tmp_path, target):
     """Every line keeps its number; punctuation is normalised in training alone; the config leaves out the rest."""
     odd = [("He said “no”.\x07 Yes", "Il dit „non“ – oui"), ("", "vide"), (WORDS, "un"), ("a…", "b…")]
     unlike = [*PAIRS[:5], (WORDS, "dix"), *PAIRS[6:20]]  # the sixth is line 10
@@ -132,10 +123,10 @@ def test_wmt14(run, publish, tmp_path, target, config):
     assert lines(out / f"newstest2014.{target}")[0] == "C'est „tel“."
     assert told[0] == "newstest2014: 61 pairs, where 3,003 are published"
     fields = {"malformed": "skip", "max_ratio": 1.5, "validation_part": "train/10", "buckets": (24, 200)}
-    _, sources = load(config.get_config("tiny"), tmp_path, **fields)
+    _, sources = load(nmt.get_config(f"wmt14_en_{target},tiny"), tmp_path, **fields)
     assert len(sources["test"]) == 61
     assert not {1, 2} & set(sources["train"].numbers) and {i % 10 for i in sources["validation"].numbers} == {9}
-    _, all_of_them = load(config.get_config("tiny"), tmp_path, **fields | {"max_ratio": 0.0})
+    _, all_of_them = load(nmt.get_config(f"wmt14_en_{target},tiny"), tmp_path, **fields | {"max_ratio": 0.0})
     for name, part in all_of_them.items():
         least, most = np.sort([part.source_lengths - 1, part.target_lengths - 1], axis=0)
         kept = part.numbers[(most <= 1.5 * least) | (name == "test")]
@@ -171,7 +162,8 @@ def test_wmt18(run, publish, tmp_path):
     assert code == 0 and len(english) == len(chinese) == 1 + 60 + 12
     assert (english[0], chinese[0]) == ("One “a”", "一“甲” 。")
     assert english[61:64] == ["casia2015 a", "casia2015 b", "casict2011 a"] and chinese[61:64] == ["甲", "乙", "甲"]
-    _, sources = load(wmt18_en_zh.get_config("tiny"), tmp_path, validation_part="train/10", source_vocabulary_size=50)
+    config = nmt.get_config("wmt18_en_zh,tiny")
+    _, sources = load(config, tmp_path, validation_part="train/10", source_vocabulary_size=50)
     assert len(sources["test"]) == 1 and len(sources["train"]) > 50
 
 
@@ -213,7 +205,7 @@ def test_wikitext103(run, publish, tmp_path):
     first = [f"{ENGLISH[0]} A well-known cat , the first .", "It ran ."]
     assert code == 0 and lines(out / "train" / "wikitext103.txt") == [*first, *ENGLISH, "", *ENGLISH[:10], ""]
     fields = dict(option.removeprefix("--config.data.").split("=") for option in told[-1].split()[-2:])
-    _, sources = load(bert_small.get_config("tiny"), tmp_path, **fields)
+    _, sources = load(bert.get_config("small,test"), tmp_path, **fields)
     assert len(sources["train"]) == len(sources["validation"]) == 36
 
 
@@ -262,7 +254,7 @@ def test_cifar100(run, publish, tmp_path, monkeypatch):
     code, told, _ = run("cifar100")
     assert code == 0 and told[0] == f"{tmp_path}/official: its official files are whole, and read as they are"
     assert told[1].endswith(f"--config.data.dir={tmp_path}/official") and not (tmp_path / "out").exists()
-    _, sources = load(translution_cifar100.get_config("tiny"), tmp_path, dir=str(tmp_path / "official"))
+    _, sources = load(translution.get_config("cifar100,tiny"), tmp_path, dir=str(tmp_path / "official"))
     assert sources["train"].images.labels.tolist() == record[:, 1].tolist()
     _, _, told = run("cifar100", "--out=there")
     assert told == [
@@ -283,7 +275,7 @@ def test_imagenet64(run, publish, tmp_path, monkeypatch):
     assert code == 0 and told[-1].endswith(f"--config.data.dir={official}")
     record = dataclasses.replace(image_sets.SETS["imagenet64"], num_images={"train": 5, "test": 2})
     monkeypatch.setitem(image_sets.SETS, "imagenet64", record)
-    data, sources = load(translution_imagenet.get_config("tiny"), tmp_path, dir=str(official))
+    data, sources = load(translution.get_config("imagenet,tiny"), tmp_path, dir=str(official))
     assert len(data.classes) == 1000 and len(data.files()) == 3
     np.testing.assert_array_equal(sources["train"].images.images, images[:5])
     assert sources["train"].images.labels.tolist() == [0, 999, 3, 3, 5]

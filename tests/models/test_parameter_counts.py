@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from configs import cifar2d_span, translution_imagenet
+from configs import cifar2d_span, translution
 from configs.lib import common_vit
 from posattn_jax import Classifier, LowRankTranslution, VisionTransformer
 from posattn_jax.config.experiment import build_model, table_shapes
@@ -87,7 +87,7 @@ def test_parameter_count_of_imagenets_size():
     """Low rank: 57 million; a matrix for every displacement: 1.7 billion."""
     counts = []
     for variant in ("", "full"):
-        task = Classification(model_of(translution_imagenet.get_config(variant), 1000, (64, 64)), (64, 64), 3)
+        task = Classification(model_of(translution.get_config(f"imagenet,{variant}"), 1000, (64, 64)), (64, 64), 3)
         params = jax.eval_shape(task.init, jax.random.key(0))
         counts.append(sum(math.prod(array.shape) for array in jax.tree.leaves(params)))
     width, displacements = 384, 31**2

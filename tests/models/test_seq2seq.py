@@ -1,13 +1,13 @@
 """The encoder-decoder: what it sees, that decoding a step at a time is decoding at once, and its parameters."""
 
 import functools
-import importlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import nmt
 from configs.lib import common_nmt
 from posattn_jax.config.experiment import build_model
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
@@ -24,7 +24,7 @@ FURTHER = ("lightconv", "aposnet", "shaw_gated", "gaussian", "glinear", "mixed_c
 
 def config_of(mixer, num_encoder_blocks):
     """Of width 8, with two blocks that decode."""
-    config = common_nmt.get_config("tiny")
+    config = common_nmt.get_config(is_tiny=True)
     common_nmt.set_model(config, mixer, 8, 16, 2, 0.1, num_blocks=2, context=2, max_length=9)
     config.model.num_encoder_blocks = num_encoder_blocks
     return config
@@ -264,7 +264,7 @@ ROWS = [row if row[1] == "base" or row[2] in ALL_SIZES else slow(*row) for row i
 @functools.cache
 def num_parameters(name, variant):
     """Of a config's model at full size, with position-only energies in tables."""
-    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config = nmt.get_config(f"{name},{variant}")
     ids, depth = jnp.ones((1, 2), jnp.int32), config.model.num_encoder_blocks
     config.model.update(num_encoder_blocks=1, num_decoder_blocks=1)
     model = model_of(config, config.data.vocabulary_size, config.data.source_vocabulary_size or None, 1.0)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import bert_tiny, glue
+from configs import bert, glue
 from configs.lib import common
 from configs.lib.common import ATTENTION
 from posattn_jax.config import experiment
@@ -36,7 +36,7 @@ class Killed(Exception):
 
 
 def text_config(files, **data):
-    config = bert_tiny.get_config("tiny")
+    config = bert.get_config("tiny,test")
     config.data.update({"dir": str(files / "text")} | data)
     config.cache_dir = str(files / "cache")
     config.train.update(batch_size=8, total_steps=4, checkpoint_steps=1)

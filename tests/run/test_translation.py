@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import nmt_multi30k
+from configs import nmt
 from configs.lib import common, common_nmt
 from configs.lib.common_mixers import mixing
 from posattn_jax.config import experiment
@@ -37,7 +37,7 @@ class Killed(Exception):
 
 
 def config_of(files, variant="tiny", **data):
-    config = nmt_multi30k.get_config(variant)
+    config = nmt.get_config(f"multi30k,{variant}")
     config.cache_dir = str(files / "cache")
     config.data.update(**{"dir": str(files), "test_part": "test"} | data)
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import bert_tiny, char_lm, digits, glue
+from configs import bert, char_lm, digits, glue
 from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change, part, set_all
@@ -56,7 +56,7 @@ def make_rte(workdir: pathlib.Path, name="rte") -> pathlib.Path:
 
 
 def make_masked_lm(workdir: pathlib.Path) -> pathlib.Path:
-    return _save(workdir, bert_tiny.get_config("tiny"))
+    return _save(workdir, bert.get_config("tiny,test"))
 
 
 def make_characters(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None) -> pathlib.Path:

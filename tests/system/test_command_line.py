@@ -2,6 +2,8 @@ import pytest
 
 from configs import cifar2d_span
 from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import value_at
 from tests.support.command import ROOT
 
 
@@ -17,9 +19,59 @@ def test_configs_of_earlier_versions_are_told_their_present_names(capsys):
     )
     assert capsys.readouterr().err == told
     plan = cifar2d_span.sweep()
-    assert {plan.treatment(name).name for name in command_line.TREATMENTS.values()} == {
-        each.name for each in plan.treatments
-    } - {"span_2d"}
+    named = {option[0].removeprefix("--treatment=") for _, *option in command_line.EARLIER.values() if option}
+    assert named == {each.name for each in plan.treatments} - {"span_2d"}
+
+
+@pytest.mark.parametrize(
+    "earlier, present",
+    [
+        ("bert_tiny.py", "bert.py:tiny"),
+        ("bert_tiny.py:tables", "bert.py:tiny,tables"),
+        ("bert_tiny.py:from=runs/a,b:c", "bert.py:tiny,from=runs/a,b:c"),
+        ("bert_small.py:tiny", "bert.py:small,test"),
+        ("translution_mnist.py:quick", "translution.py:mnist,quick"),
+        ("nmt_multi30k.py:long,gates", "nmt.py:multi30k,long,gates"),
+        ("wmt14_en_de.py:rposnet,big", "nmt.py:wmt14_en_de,rposnet,big"),
+    ],
+)
+def test_files_of_earlier_versions_are_variants(capsys, earlier, present):
+    given, now = f"--config=configs/{earlier}", f"--config=configs/{present}"
+    assert command_line.with_present_names([given]) == [now]
+    assert capsys.readouterr().err == f"{given} is now {now}\n"
+
+
+# What each file said of its training: the data, the learning rate, and the updates or epochs.
+SAID = {
+    "bert_tiny": {"data.length": 40, "optimizer.learning_rate": 1e-3, "train.total_steps": 2000},
+    "bert_small": {"data.validation_limit": 10_000, "optimizer.learning_rate": 3e-4, "train.total_steps": 125_000},
+    "bert_base": {"data.validation_limit": 10_000, "optimizer.learning_rate": 1e-4, "train.total_steps": 1_000_000},
+    "iwslt14": {"data.dir": "data/iwslt14", "data.source": "de", "train.total_steps": 30_000},
+    "wmt14_en_de": {"data.dir": "data/wmt14_en_de", "data.target": "de", "train.total_steps": 150_000},
+    "wmt14_en_fr": {"data.dir": "data/wmt14_en_fr", "data.target": "fr", "train.total_steps": 150_000},
+    "wmt18_en_zh": {"data.dir": "data/wmt18_en_zh", "data.target": "zh", "train.total_steps": 150_000},
+    "nmt_multi30k": {"data.dir": "data/multi30k", "data.batch_unit": "places", "train.total_epochs": 10},
+    "translution_mnist": {"data.name": "mnist", "model.patch_shape": (7, 7), "train.total_epochs": 30},
+    "translution_moving_mnist": {"data.name": "mnist", "model.patch_shape": (8, 8), "train.total_epochs": 30},
+    "translution_cifar10": {"data.name": "cifar10", "model.patch_shape": (8, 8), "train.total_epochs": 30},
+    "translution_cifar100": {"data.name": "cifar100", "model.patch_shape": (8, 8), "train.total_epochs": 30},
+    "translution_points": {"data.name": "mnist", "model.patch_shape": (1,), "train.total_epochs": 30},
+    "translution_imagenet": {"data.name": "imagenet64", "model.patch_shape": (4, 4), "train.total_epochs": 300},
+}
+
+
+def test_a_file_of_an_earlier_version_is_read_as_its_variant(capsys):
+    assert set(SAID) == {file for file, (_, *option) in command_line.EARLIER.items() if not option and ":" not in file}
+    for file, said in SAID.items():
+        config = command_line.load_config(f"configs/{file}.py").to_dict()
+        assert {path: value_at(config, path) for path in said} == said
+        assert command_line.load_config(f"configs/{file}.py:tiny").train.total_steps == 2
+        assert f"--config=configs/{file}.py:tiny is now --config=configs/" in capsys.readouterr().err
+
+
+def test_a_file_that_is_a_treatment_now_is_no_config_alone():
+    with pytest.raises(InputError, match=r"cifar1d_siren.py: expected .*cifar2d_span.py with --treatment=siren_1d"):
+        command_line.load_config("configs/cifar1d_siren.py")
 
 
 def test_a_value_of_earlier_versions(capsys):

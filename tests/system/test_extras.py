@@ -125,7 +125,7 @@ def test_what_only_the_end_of_the_work_needs_is_missed_before_it(tmp_path):
     write_json(tmp_path / "config.json", translation.get_config("tiny").to_dict())
     commands = {
         f"main --mode=evaluate --workdir={tmp_path}": "nlp",
-        f"main --mode=sweep --config=configs/nmt_multi30k.py:tiny --workdir={tmp_path / 'sweep'}": "nlp",
+        f"main --mode=sweep --config=configs/nmt.py:multi30k,tiny --workdir={tmp_path / 'sweep'}": "nlp",
         f"main --mode=export --workdir={tmp_path}": "export",
         f"main --mode=export --format=timm --workdir={tmp_path}": "convert",
     }

@@ -1,6 +1,5 @@
 """The rules by which models are cut: what they leave whole, what they save, and that they change no number."""
 
-import importlib
 import re
 
 import flax.linen as nn
@@ -20,6 +19,7 @@ from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
 from tests.configs.test_configs import ALIKE, NEARLY_ALIKE, TRAINED, made_source
+from tests.support import shipped
 from tests.support.made_params import made_state
 from tests.support.slow import slow
 from tests.train.made_run import one_device
@@ -27,13 +27,13 @@ from tests.train.made_run import one_device
 # Config, its variant, and changes.
 MODELS = {
     "span": ("cifar2d_span", "", {}),
-    "translution": ("translution_imagenet", "", {}),
-    "translution of low rank": ("translution_mnist", "", {VALUES: part(LowRankTranslution, down_dim=16)}),
-    "bert": ("bert_base", "composite", {}),
-    "convbert": ("bert_small", "convbert", {}),
-    "convolutional projections": ("bert_small", "composite_qkv", {}),
-    "shaw": ("wmt14_en_de", "shaw,big", {}),
-    "rposnet": ("wmt14_en_de", "rposnet,big", {}),
+    "translution": ("translution:imagenet", "", {}),
+    "translution of low rank": ("translution:mnist", "", {VALUES: part(LowRankTranslution, down_dim=16)}),
+    "bert": ("bert:base", "composite", {}),
+    "convbert": ("bert:small", "convbert", {}),
+    "convolutional projections": ("bert:small", "composite_qkv", {}),
+    "shaw": ("nmt:wmt14_en_de", "shaw,big", {}),
+    "rposnet": ("nmt:wmt14_en_de", "rposnet,big", {}),
 }
 
 
@@ -61,7 +61,7 @@ CUT = {
 
 
 def made(name, variant, changes=()):
-    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config = shipped.get_config(name, variant)
     change(config, dict(changes))
     source = made_source(config)
     return config, source, experiment.make_task(config, source)
@@ -120,12 +120,12 @@ LOOPED = {"data.pool": 1, f"{SPAN}.initial_sigma": 0.1, f"{ATTENTION}.implementa
 @pytest.mark.parametrize(
     "name, variant, changes",
     [
-        slow("translution_mnist", "tiny", {}),
+        slow("translution:mnist", "tiny", {}),
         ("cifar2d_span", "tiny", {"model.num_blocks": 1}),
         slow("cifar2d_span", "tiny", LOOPED),
-        slow("wmt14_en_de", "rposnet,tiny", {}),
-        slow("bert_base", "tiny", {}),
-        slow("wmt14_en_de", "tiny", {}),
+        slow("nmt:wmt14_en_de", "rposnet,tiny", {}),
+        slow("bert:base", "tiny", {}),
+        slow("nmt:wmt14_en_de", "tiny", {}),
     ],
 )
 def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant, changes):
@@ -187,7 +187,7 @@ def test_what_examples_share_is_summed_once(unchecked):
     assert 0 < sum(times for each, times in instructions if each.operation.startswith("all-reduce")) <= 3
 
 
-SIZES = [("bert_base", "composite"), ("wmt14_en_de", "rposnet,big")]
+SIZES = [("bert:base", "composite"), ("nmt:wmt14_en_de", "rposnet,big")]
 MESHES = [(8, 1, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
 
 

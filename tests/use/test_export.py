@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from configs import bert_tiny
+from configs import bert
 from configs.lib.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.lib.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
@@ -149,7 +149,7 @@ def test_other_models(tmp_path, fields):
 
 @pytest.mark.slow
 def test_runs_that_are_not_exported(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text(json.dumps(bert_tiny.get_config("tiny").to_dict()))
+    (tmp_path / "config.json").write_text(json.dumps(bert.get_config("tiny,test").to_dict()))
     with pytest.raises(InputError, match="a run of task MaskedLanguageModelling: expected Classification or Sentence"):
         export.export(tmp_path)
     code, out, err = run_forked("--mode=export", f"--workdir={tmp_path / 'none'}", config=None)

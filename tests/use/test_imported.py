@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import bert_tiny, glue, image_folder, sentences, word_order
+from configs import glue, image_folder, sentences, word_order
 from configs.lib import common_grafts
 from posattn_jax import Bert, Content, KernelEncoding, Positional, RelativeBias, bert_block, convert
 from posattn_jax.config import experiment
@@ -23,7 +23,7 @@ from posattn_jax.train import pretrained
 from posattn_jax.use import explain, predict, trained
 from posattn_jax.use.export_weights import export_weights
 from posattn_jax.use.imported import import_weights
-from tests.support import made_own
+from tests.support import made_own, shipped
 from tests.support.command import run_forked
 from tests.support.made_params import made_params
 from tests.support.made_runs import make_masked_lm
@@ -116,8 +116,8 @@ def test_word_order_with_a_part_added(bert, tmp_path, capsys):
 @pytest.mark.slow
 def test_masked_language_modelling_goes_on(bert, tmp_path, capsys):
     """On other text, with a part added, with all parameters and the tokenizer of the start."""
-    config = bert_tiny.get_config(f"from={bert}")
-    assert config.data.length == 16 and len(bert_tiny.sweep(f"from={bert}").treatments) == 7
+    config = shipped.get_config("bert:tiny", f"from={bert}")
+    assert config.data.length == 16 and len(shipped.sweep("bert:tiny", f"from={bert}").treatments) == 7
     change(config, common_grafts.fields("composite"))
     config.data.update(dir=str(write_text(tmp_path / "text")), validation_limit=8, length=14)
     config.train.update(batch_size=8, total_steps=2, eval_steps=2, eval_batch_size=8)

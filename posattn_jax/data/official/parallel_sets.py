@@ -106,7 +106,7 @@ def _wmt(
 
 SETS = {
     "iwslt14": OfficialSet(
-        "configs/iwslt14.py",
+        "configs/nmt.py:iwslt14",
         (TALKS,),
         _translations(
             ("de", "en"),
@@ -130,7 +130,7 @@ SETS = {
         needs=("sacremoses",),
     ),
     "wmt14_en_de": _wmt(
-        "configs/wmt14_en_de.py",
+        "configs/nmt.py:wmt14_en_de",
         ("en", "de"),
         [
             (EUROPARL, "training/europarl-v7.de-en.LANGUAGE"),
@@ -141,7 +141,7 @@ SETS = {
         (TEST_2014, "test-full", "newstest2014", "deen", 3003),
     ),
     "wmt14_en_fr": _wmt(
-        "configs/wmt14_en_fr.py",
+        "configs/nmt.py:wmt14_en_fr",
         ("en", "fr"),
         [
             (EUROPARL, "training/europarl-v7.fr-en.LANGUAGE"),
@@ -154,7 +154,7 @@ SETS = {
         (TEST_2014, "test-full", "newstest2014", "fren", 3003),
     ),
     "wmt18_en_zh": _wmt(
-        "configs/wmt18_en_zh.py",
+        "configs/nmt.py:wmt18_en_zh",
         ("en", "zh"),
         [
             (NEWS_13, "training-parallel-nc-v13/news-commentary-v13.zh-en.LANGUAGE"),

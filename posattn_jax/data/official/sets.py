@@ -72,7 +72,7 @@ IMAGENET = {
 
 SETS = parallel_sets.SETS | {
     "wikitext103": OfficialSet(
-        "configs/bert_small.py",
+        "configs/bert.py:small",
         (
             OfficialFile(
                 f"https://wikitext.smerity.com/{WIKITEXT}",
@@ -94,11 +94,11 @@ SETS = parallel_sets.SETS | {
         glue_files.write,
     ),
     "cifar100": OfficialSet(
-        "configs/translution_cifar100.py",
+        "configs/translution.py:cifar100",
         (OfficialFile(cifar.URL + cifar.CIFAR100.binary.archive, f"md5:{cifar.CIFAR100.binary.md5}"),),
     ),
     "imagenet64": OfficialSet(
-        "configs/translution_imagenet.py",
+        "configs/translution.py:imagenet",
         tuple(OfficialFile(name, f"sha256:{digest}", page=imagenet.PAGE) for name, digest in IMAGENET.items()),
     ),
 }
