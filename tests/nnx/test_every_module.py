@@ -15,11 +15,8 @@ from posattn_jax import nnx as native
 from tests.project.test_docstrings import example_of, run
 from tests.support.slow import slow
 
-LINEN = {
-    name: each
-    for name, each in vars(posattn_jax).items()
-    if name in posattn_jax.__all__ and isinstance(each, type) and issubclass(each, nn.Module)
-}
+PUBLIC = {name: getattr(posattn_jax, name) for name in posattn_jax.__all__}
+LINEN = {name: each for name, each in PUBLIC.items() if isinstance(each, type) and issubclass(each, nn.Module)}
 FAST = ("PositionalSelfAttention", "GaussianSpan", "Translution", "BucketedBias", "EncoderBlock", "Siren")
 WITHOUT_PARAMETERS = ("Glu", "SinusoidalPositions")  # whose examples need no `init`
 

@@ -185,7 +185,7 @@ class Answers:
 )
 def test_processes_get_the_same_reply(monkeypatch, caplog, client, expected):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes.distributed.global_state, "client", client)
+    monkeypatch.setattr(processes.global_state, "client", client)
     assert [processes.all_answer("it", "here") for _ in range(2)] == [expected] * 2
     if client is not None:
         assert client.known["posattn_jax/it/reply"] == ("yes" if expected else "no")

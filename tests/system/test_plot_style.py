@@ -21,6 +21,7 @@ def test_panels_are_even(count, columns, expected):
 
 
 def test_the_same_picture_is_the_same_file(tmp_path):
+    before = plt.get_fignums()  # of other tests
     for name in "ab":
         figure, (axis,) = panels(1, 1, 2.0, 1.0)
         axis.plot([0.5, 2.5], [1, 2], **style(0))
@@ -29,4 +30,4 @@ def test_the_same_picture_is_the_same_file(tmp_path):
         assert all(tick == int(tick) for tick in axis.get_xticks())
     for kind in ("svg", "png"):
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == before
