@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support.command import ROOT, environment
+from tests.support.slow import slow
 
 SLOW = ("jax", "flax", "optax", "grain", "orbax", "scipy", "sklearn", "matplotlib", "tensorflow_datasets")
 OF_A_CONFIG = {"jax", "flax", "optax"}  # of the classes that a config names
@@ -56,10 +57,10 @@ def test_flags_are_checked_before_a_library_is_imported(line, code, told):
     "line, told",
     [
         (f"{DIGITS} --config.train.epochs=2", "did you mean --config.train.total_epochs?"),
-        (f"{DIGITS} --config.train.batch_size=few", "--config.train.batch_size"),
-        ("--config=configs/digits.py:tini --workdir=build/none", 'digits variant "tini"'),
+        slow(f"{DIGITS} --config.train.batch_size=few", "--config.train.batch_size"),
+        slow("--config=configs/digits.py:tini --workdir=build/none", 'digits variant "tini"'),
         (f"{DIGITS} --config.train.total_epochs=3", "total_epochs=3.0: has no effect with train.total_steps=2: change"),
-        (f"{DIGITS} --seeds=1,b", "--seeds=1,b: expected whole numbers"),
+        slow(f"{DIGITS} --seeds=1,b", "--seeds=1,b: expected whole numbers"),
     ],
 )
 def test_a_config_is_checked_before_the_libraries_of_a_run_are_imported(line, told):
