@@ -25,7 +25,8 @@ def __getattr__(name: str) -> Any:
     public = importlib.import_module(f"{__name__}.public")
     if not hasattr(public, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(public, name)
+    globals()[name] = found = getattr(public, name)  # it is not asked for again
+    return found
 
 
 def __dir__() -> list[str]:
