@@ -1,5 +1,8 @@
+import collections
+import dataclasses
 import functools
 import types
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +49,33 @@ def test_evaluated_only_within_reach(encoding):
             assert extent(within) == evaluated
             box = tuple(slice(s - 1 - r, s + r) for s, r in zip(GRID, evaluated, strict=True))
             np.testing.assert_allclose(within[box], whole[box], rtol=1e-5, atol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled:
+    """x -> factor operand x; it counts how often it is traced."""
+
+    factor: float
+    traced: ClassVar[list[float]] = []
+
+    def __call__(self, operand, x):
+        self.traced.append(self.factor)
+        return self.factor * operand * x
+
+
+def test_equal_functions_are_traced_once():
+    features = jnp.arange(65.0 * 17).reshape(65, 17, 1)
+    Scaled.traced.clear()
+
+    @jax.jit
+    def of_layers(reach):
+        layers = (Scaled(2.0), 3.0), (Scaled(2.0), 5.0), (Scaled(7.0), 3.0)
+        return [ops.reach.within_reach(each, jnp.array(x), features, GRID, reach) for each, x in layers]
+
+    found = of_layers(jnp.array((32, 8)))
+    for values, factor in zip(found, (6.0, 10.0, 21.0), strict=True):
+        np.testing.assert_array_equal(values, factor * features)
+    assert collections.Counter(Scaled.traced) == {2.0: len(ops.reach.SHARES), 7.0: len(ops.reach.SHARES)}
 
 
 def test_an_accelerator_evaluates_few_offsets_all(monkeypatch):

@@ -1,6 +1,5 @@
 """A text as bytes, cut into sequences, for language models of characters."""
 
-import contextlib
 import dataclasses
 import gzip
 import pathlib
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data.pipeline.batches import Tabulated
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files
 from posattn_jax.data.pipeline.data_set import DataSet, Reading
 from posattn_jax.data.text import text_files
 from posattn_jax.system.errors import InputError
@@ -93,12 +92,7 @@ class Characters(DataSet):
         return found
 
     def files(self) -> Files:
-        fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
-        found = {}
-        for field, path in fields.items():
-            with contextlib.suppress(InputError):  # it is reported when the data are read
-                found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
-        return found
+        return text_files.of_run(self.dir, self.validation_dir)
 
     def empty(self, workdir: pathlib.Path) -> ByteSequences:
         return ByteSequences(np.zeros(0, np.uint8), self.length)

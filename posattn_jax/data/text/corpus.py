@@ -1,7 +1,6 @@
 """Text as subwords, in pairs of consecutive lines. Its token ids are written to disk once, as a stream."""
 
 import array
-import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -12,7 +11,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline import packing
 from posattn_jax.data.pipeline.batches import Tabulated
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files
 from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
 from posattn_jax.data.text import lines, sequences, text_files
 from posattn_jax.data.tokenizers import tokenizer
@@ -142,12 +141,7 @@ class Corpus(DataSet):
         return parts
 
     def files(self) -> Files:
-        fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
-        found = {}
-        for field, path in fields.items():
-            with contextlib.suppress(InputError):  # it is reported when the data are read
-                found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
-        return found
+        return text_files.of_run(self.dir, self.validation_dir)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,14 @@ Training, evaluation and the commands that read their standard input all read te
 """
 
 import codecs
+import contextlib
 import gzip
 import hashlib
 import pathlib
 import zlib
 from collections.abc import Iterable, Iterator
 
+from posattn_jax.data.pipeline.checksums import Files, below
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import files_below
 
@@ -67,6 +69,16 @@ def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     if not files:
         raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
     return files
+
+
+def of_run(folder: str, validation_folder: str) -> Files:
+    """The text files of `data.dir` and, if it is given, `data.validation_dir`, by their names for `checksums`."""
+    found = {}
+    for field, path in {"data.dir": folder, "data.validation_dir": validation_folder}.items():
+        if path:
+            with contextlib.suppress(InputError):  # it is reported when the data are read
+                found |= below(pathlib.Path(path), find(pathlib.Path(path), field), field)
+    return found
 
 
 def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
