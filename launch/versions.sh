@@ -1,40 +1,40 @@
 #!/usr/bin/env bash
-# Whether the bounds of setup.py hold: launch/versions.sh [--between]
+# Whether the bounds of setup.py hold: launch/versions.sh [--all]
 # Each in an environment of its own, made anew in build/versions:
 #   least     the least versions that setup.py allows, on the oldest Python of 3.11 to 3.13 that the machine has
-#   newest    the newest, on the newest Python; with --between on each other Python too
+#   newest    the newest, on the newest Python
+# With --all also:
+#   newest    on each other Python
 #   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
-#   JAX/FLAX  BETWEEN, with --between, on the newest Python
+#   JAX/FLAX  BETWEEN, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
-# --between these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
+# --all these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
 # break: an implementation, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
-# and the use of one. In Colab's environment, whose versions are nearly the least, a run is trained, and no more. Two
-# environments are tried at a time, of which one installs: half of the time there is work for one core alone. What ran
-# where is told as a table; that of docs/importing.md is of --between.
-# Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
+# and its export. Two environments are tried at a time, of which one installs: half of the time there is work for one
+# core alone. What ran where is told as a table; that of docs/importing.md is of --all.
+# Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons, or a wrong option.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
 
 BETWEEN=(0.8.3/0.12.2 0.9.2/0.12.6 0.10.2/0.12.8)
-OF_BETWEEN=(
+OF_ALL=(
     tests/ops/attention/xla/test_{reference.py::TestReference,dense.py::TestDense}::test_values_and_gradients
     tests/ops/attention/xla/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
     tests/ops/attention/tpu/test_kernels.py::test_heads_that_share_registers
+    tests/ops/attention/cuda/test_layout.py
     tests/nn/test_{attention,mixing}.py
+    tests/use/test_predict.py::test_the_command
 )
 TESTS=(
     tests/ops/attention/xla/test_tiled.py::TestTiled::test_values_and_gradients
     tests/ops/attention/cpu/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
-    tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,layout.py}
+    tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,layout.py::test_a_program_for_gpus_calls_the_kernels}
     tests/ops/attention/tpu/test_kernels.py::test_lowers_for_tpus
     tests/nn/test_attention.py::test_values_and_gradients_of_every_parameter
     tests/train/test_checkpoint.py
-)
-USE=(
     tests/test_main.py::test_train # configs/digits.py:tiny
-    tests/use/test_predict.py::test_the_command
     tests/use/test_export.py::test_batches_of_two_sizes
 )
 
@@ -71,21 +71,20 @@ install() { # FOLDER REQUIREMENT ...
 }
 
 passes() { # PYTHON_VERSION VERSIONS
-    local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS tests=("${TESTS[@]}" "${USE[@]}")
-    if [ -n "$between" ]; then tests=("${OF_BETWEEN[@]}" "${tests[@]}"); fi
+    local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS tests=("${TESTS[@]}")
+    if [ -n "$all" ]; then tests=("${OF_ALL[@]}" "${tests[@]}"); fi
     echo "installing into $folder ..."
     "$(find_python "$1")" -m venv --clear "$folder" || return
     constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
     if [ "$2" = colab ]; then
-        if [ -z "$between" ]; then tests=("${USE[0]}"); fi
         install "$folder" --requirement launch/colab.txt || return
         alone "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
         "$folder/bin/python" launch/keep_check.py "$folder" || code=1
     fi
     install "$folder" --editable . || return
-    if [ "$2" = least ] || [ -n "$between" -a "$2" != colab ]; then
+    if [ "$2" = least ] || [ -n "$all" -a "$2" != colab ]; then
         echo "$((SECONDS - started)) s; the core:"
-        "$folder/bin/python" launch/core_check.py ${between:+--gradients} | tee "$folder/core.txt" || code=1
+        "$folder/bin/python" launch/core_check.py ${all:+--gradients} | tee "$folder/core.txt" || code=1
     fi
     install "$folder" --editable ".[versions]" || return
     "$folder/bin/python" -m pip freeze >"$folder/freeze.txt"
@@ -97,8 +96,12 @@ passes() { # PYTHON_VERSION VERSIONS
     return $code
 }
 
-between=
-if [ "${1:-}" = --between ]; then between=yes; fi
+all=
+case ${1:-} in
+    "") ;;
+    --all) all=yes ;;
+    *) echo "versions.sh $1: the only option is --all" >&2 && exit 2 ;;
+esac
 found=()
 for version in "${PYTHONS[@]}"; do
     if find_python "$version" >/dev/null; then
@@ -113,8 +116,9 @@ if [ ${#found[@]} -lt 2 ]; then
 fi
 
 newest=${found[-1]}
-tried=("${found[0]} least" "$newest newest" "$newest colab")
-if [ -n "$between" ]; then
+tried=("${found[0]} least" "$newest newest")
+if [ -n "$all" ]; then
+    tried+=("$newest colab")
     for version in "${found[@]:1:${#found[@]}-2}"; do tried+=("$version newest"); done
     for versions in "${BETWEEN[@]}"; do tried+=("$newest $versions"); done
 fi

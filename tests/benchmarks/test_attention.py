@@ -55,6 +55,7 @@ def test_figures_add_up(measured):
         assert roofline[1] > 2 * roofline[0]
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(tmp_path, monkeypatch, roughly_drawn):
     monkeypatch.setattr(attention, "measure_rates", lambda dtype: Rates({dtype: 1.0}, 1.0, 1.0))
     arguments = ("--shapes=1d16,1d8", "--spans=.2", "--window=3", "--layouts=dense,reference")

@@ -122,7 +122,7 @@ def read(folder, tensors):
 
 @pytest.mark.parametrize(
     "kind, grid_shape, sigma",
-    [("siren", (2, 3), True), slow("siren", (5,), False), ("baseline", (5,), True), ("none", (1, 4), True)],
+    [("siren", (2, 3), True), slow("siren", (5,), False), slow("baseline", (5,), True), slow("none", (1, 4), True)],
 )
 def test_logits_are_those_of_the_formulas(tmp_path, float64, kind, grid_shape, sigma):
     tensors = state(kind, len(grid_shape), sigma)

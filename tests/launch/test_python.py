@@ -146,22 +146,32 @@ def test_versions_needs_two_pythons(machine):
     assert result.stdout.splitlines() == [f"Python 3.{minor}: not on this machine, skipped" for minor in (13, 11)]
 
 
+def test_versions_has_one_option(machine):
+    result = machine.run("launch/versions.sh --between")
+    assert (result.returncode, result.stderr) == (2, "versions.sh --between: the only option is --all\n")
+
+
+@pytest.mark.parametrize("option", ["", "--all"])
 @pytest.mark.parametrize("exit_code", [0, 5], ids=["passed", "nothing selected"])
-def test_versions_tries_the_least_on_the_oldest_the_newest_and_colabs_on_the_newest(machine, exit_code):
+def test_versions_tries_the_least_on_the_oldest_and_the_newest_on_the_newest(machine, exit_code, option):
+    """With --all also those that Colab has, and what is between."""
     machine.add_python("python3.11", (3, 11, 0))
     machine.add_python("python3.13", (3, 13, 0), exit_code=exit_code)
-    result = machine.run("launch/versions.sh")
+    result = machine.run(f"launch/versions.sh {option}")
     assert result.returncode == bool(exit_code), result.stderr
     outcome = "FAILED" if exit_code else "passed"
     lines = result.stdout.splitlines()
     assert lines[0] == "Python 3.12: not on this machine, skipped"
     assert {"3.11 least: jax==0.3.11.0", "3.13 newest: jax==0.3.13.0"} <= set(lines)
-    assert lines[-1] == (
-        f"versions.sh: Python 3.11, least versions: passed. Python 3.13, newest versions: {outcome}. "
-        f"Python 3.13, colab versions: {outcome}."
-    )
+    between = re.findall(r"[\d.]+/[\d.]+", (ROOT / "launch" / "versions.sh").read_text())
+    more = ["colab", *between] if option else []
+    told = [f"Python 3.13, {versions} versions: {outcome}." for versions in ("newest", *more)]
+    assert lines[-1] == " ".join(["versions.sh: Python 3.11, least versions: passed.", *told])
     ran = machine.called("-m pytest")
-    environments = [f"build/versions/{name}" for name in ("3.11-least", "3.13-newest", "3.13-colab")]
+    environments = [
+        "build/versions/3.11-least",
+        *(f"build/versions/3.13-{name.replace('/', '-')}" for name in ("newest", *more)),
+    ]
     assert sorted(line.split("/bin")[0] for line in ran) == sorted(environments)
     for test in re.findall(r"tests/[\w/]+\.py", ran[0]):
         assert (ROOT / test).exists(), test
@@ -171,7 +181,8 @@ def test_versions_tries_the_least_on_the_oldest_the_newest_and_colabs_on_the_new
     assert all(re.fullmatch(r"[\w-]+==[\d.]+", line) for line in least) and len(least) > 20
     assert {"jax==0.7.2", "numpy==2", "grain==0.2.18", "flatbuffers==24.3.25"} <= set(least)
     assert (folder / "3.13-newest" / "constraints.txt").read_text() == ""
-    assert "jax==0.7.2" in (folder / "3.13-colab" / "constraints.txt").read_text().splitlines()
+    if option:
+        assert "jax==0.7.2" in (folder / "3.13-colab" / "constraints.txt").read_text().splitlines()
     installed = [line.partition(" -m pip install ")[2] for line in machine.called("-m pip install")]
     for environment in environments:
         own = [line for line in installed if f"--constraint {environment}/constraints.txt" in line]

@@ -27,6 +27,7 @@ def test_what_is_missing_is_told(arguments):
     assert "--data is needed, and --minutes is a number" in done.stderr
 
 
+@pytest.mark.slow
 def test_slices_are_those_of_the_launcher(tmp_path):
     done = reproduce("--data=data", f"--slices={tmp_path}/out", "--minutes=0.5", cwd=tmp_path, PYTHON=sys.executable)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (

@@ -67,7 +67,8 @@ def test_a_step_at_a_time_is_all_at_once(float64, mixer):
         np.testing.assert_allclose(logits, whole[:, at], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mixer", [slow("transformer"), "rposnet_edc", slow("gaussian"), slow("glinear")])
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", ["transformer", "rposnet_edc", "gaussian", "glinear"])
 def test_no_target_token_sees_the_future(float64, mixer):
     """The gradient of every logit for the embeddings of later target tokens is exactly 0."""
     model, params = built(mixer, separate=True)

@@ -183,7 +183,7 @@ CASES = [
     slow("linear", None, (3,), (4,), False, 1.5),
     slow("relative", None, (2, 2), (2, 2), False, 1.0),
     ("gaussian", None, (2, 2), (2, 2), False, 1.0),
-    ("fourier", None, (2, 2), (2, 2), False, 1.0),
+    slow("fourier", None, (2, 2), (2, 2), False, 1.0),
     slow("fourier", "gelu", (4,), (4,), False, 1.0),
     ("lightconv", "glu", (4,), (4,), True, 1.0),
     ("shaw", "gelu", (1,), (1,), False, 1.0),

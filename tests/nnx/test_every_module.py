@@ -17,7 +17,7 @@ from tests.support.slow import slow
 
 PUBLIC = {name: getattr(posattn_jax, name) for name in posattn_jax.__all__}
 LINEN = {name: each for name, each in PUBLIC.items() if isinstance(each, type) and issubclass(each, nn.Module)}
-FAST = ("PositionalSelfAttention", "GaussianSpan", "Translution", "BucketedBias", "EncoderBlock", "Siren")
+FAST = ("PositionalSelfAttention", "EncoderBlock", "Siren")
 WITHOUT_PARAMETERS = ("Glu", "SinusoidalPositions")  # whose examples need no `init`
 
 

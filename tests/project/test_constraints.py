@@ -1,5 +1,6 @@
 """The pinned versions that CI installs lie within the bounds that users are promised, on the Python that it takes."""
 
+import importlib.metadata
 import re
 
 from packaging.requirements import Requirement
@@ -31,3 +32,17 @@ def test_pins_are_exact_and_within_their_bounds():
     for bound in map(Requirement, bounds):
         if bound.name not in NOT_INSTALLED:
             assert bound.specifier.contains(versions[normal(bound.name)]), bound
+
+
+def test_what_colab_has_is_within_the_bounds():
+    """So that pip replaces none of it; launch/versions.sh --all lets pip say so."""
+    lines = (ROOT / "launch" / "colab.txt").read_text().splitlines()
+    there = dict(re.fullmatch(r"(\S+)==(\S+)", line).groups() for line in lines if not line.startswith("#"))
+    there = {normal(name): version for name, version in there.items()}
+    promised = map(Requirement, importlib.metadata.requires("posattn_jax"))
+    extras = ("", "train", "tfds", "nlp", "export", "colab")
+    bounds = [each for each in promised if not each.marker or any(each.marker.evaluate({"extra": e}) for e in extras)]
+    common = [bound for bound in bounds if normal(bound.name) in there]
+    assert {"jax", "flax", "numpy", "optax", "orbax-checkpoint"} <= {bound.name for bound in common}
+    for bound in common:
+        assert bound.specifier.contains(there[normal(bound.name)]), bound

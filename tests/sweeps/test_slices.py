@@ -591,6 +591,7 @@ def test_finished_runs_of_another_sweep_are_refused(folder, epochs, message):
         command._finished(pathlib.Path(folder), load_plan("configs/digits.py"), config)
 
 
+@pytest.mark.slow
 def test_the_launcher_runs_from_anywhere(tmp_path):
     launcher, own = ROOT / "launch" / "gpu_slice.sh", environment() | {"PYTHON": sys.executable}
     result = subprocess.run([launcher, f"--take={tmp_path}"], cwd=tmp_path, env=own, capture_output=True, text=True)

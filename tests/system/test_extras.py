@@ -120,6 +120,7 @@ def lacks(missing, commands):
     return told
 
 
+@pytest.mark.slow
 def test_what_only_the_end_of_the_work_needs_is_missed_before_it(tmp_path):
     """The run has no checkpoint, and the sweep no data: that would be told next."""
     write_json(tmp_path / "config.json", translation.get_config("tiny").to_dict())

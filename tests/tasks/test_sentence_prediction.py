@@ -8,6 +8,7 @@ import pytest
 from posattn_jax.models.bert import Bert, SequenceClassifier, bert_block
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 from tests.tasks.test_masked_lm import LENGTH, SIZE, make_tokens
 
 N = 7
@@ -33,7 +34,7 @@ def parts_of(batch):
         yield {name: array[rows] for name, array in arrays.items()} | {"weights": np.float32(weights)}
 
 
-@pytest.mark.parametrize("num_outputs", [1, 3])
+@pytest.mark.parametrize("num_outputs", [slow(1), 3])
 def test_loss_and_totals(num_outputs):
     task = make_task(num_outputs, "correlation" if num_outputs == 1 else "accuracy")
     targets = np.linspace(0, 5, N, dtype=np.float32) if num_outputs == 1 else np.arange(N) % 3

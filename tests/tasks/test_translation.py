@@ -58,6 +58,7 @@ def test_loss_of_smoothed_labels(float64):
         assert figures["log_likelihood"] == -figures["loss"]
 
 
+@pytest.mark.slow
 def test_sentences_in_one_row(float64):
     """Their loss and totals are the sums of each alone: every target begins anew."""
     _, params, loss_of = task_smoothed()

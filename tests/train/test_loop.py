@@ -34,6 +34,7 @@ def whole(tmp_path_factory):
     return workdir, train(workdir).state
 
 
+@pytest.mark.slow
 def test_learns(tmp_path):
     train(tmp_path, total_steps=60)
     rows = figures_of(tmp_path)

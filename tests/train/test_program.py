@@ -58,6 +58,7 @@ def test_neither_changes_what_is_computed(dispatched, one_by_one):
     assert_same_values(dispatched[0], one_by_one)
 
 
+@pytest.mark.slow
 def test_merged_micro_batches_are_one(tmp_path, one_by_one):
     """Each keeps its dropout, so a run's figures are the same but for rounding, which its updates make larger."""
     train(tmp_path, **SETTINGS, merged_batches="yes")

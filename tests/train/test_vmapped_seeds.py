@@ -149,6 +149,7 @@ def test_what_is_not_finite_names_its_seed(tmp_path):
     trainer.close()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ahead_is_not_joined(tmp_path):
     finish(tmp_path, (2,), until=3)
     with pytest.raises(RunError, match=r"different steps, \[0, 3\]"):

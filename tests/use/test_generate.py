@@ -47,6 +47,7 @@ def test_the_likeliest_tokens_are_those_of_the_whole_model(run):
         row.append(token)
 
 
+@pytest.mark.slow
 def test_the_text_does_not_depend_on_where_it_was_cut(run):
     generator = Generator(run.task, run.params)
     whole = text(generator, PROMPT, 2 * CHUNK + 5, seed=3)

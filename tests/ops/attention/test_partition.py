@@ -17,6 +17,7 @@ from posattn_jax.system import processes
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.command import ROOT, environment
 from tests.support.compiler import needs_compiler
+from tests.support.slow import slow
 
 pytestmark = needs_compiler
 SHAPE = (3, 5)
@@ -48,7 +49,7 @@ def placed(inputs, mask, mesh, batch, heads, shape=SHAPE):
 @pytest.mark.parametrize(
     "batch, heads", [("data", None), ("data", "model"), (None, "model"), (("data", "model"), None)]
 )
-@pytest.mark.parametrize("sigma", ["per head", "of all"])
+@pytest.mark.parametrize("sigma", ["per head", slow("of all")])
 def test_each_device_computes_its_part(inputs, batch, heads, sigma):
     if sigma == "of all":
         inputs["sigma"] = inputs["sigma"][0]
@@ -121,8 +122,9 @@ def test_seeds_over_devices(inputs):
     )
 
 
-@pytest.mark.parametrize("check_vma", [False, True])
-@pytest.mark.parametrize("implementation", ["native", "tiled"])
+@pytest.mark.parametrize(
+    "check_vma, implementation", [(False, "tiled"), (True, "native"), slow(True, "tiled"), slow(False, "native")]
+)
 def test_inside_a_shard_map(inputs, check_vma, implementation):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
     features = ("query", "key", "value")

@@ -116,7 +116,7 @@ def test_a_relative_bias_that_hides(monkeypatch, options, dtype):
     jax.tree.map(check, results(platform.platform_attention), results(reference_attention))
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", [slow(False), True])
 def test_values_on_a_tpu(monkeypatch, is_causal):
     """The interpreter's, with a batch whose keys are all masked and one whose first are."""
     inputs = make_inputs((128,), span=False, dtype=np.float32)

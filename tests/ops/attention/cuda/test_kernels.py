@@ -94,7 +94,7 @@ ALL = ("key", "relative_encoding", "content_bias", "position_bias")
     "grid_shape, sigma, options",
     [
         ((20, 21), None, {}),  # every pair: several slabs of offsets
-        ((20, 21), [0.1, 0.12], {"is_causal": True}),
+        slow((20, 21), [0.1, 0.12], {"is_causal": True}),
         slow((20, 21), [0.1, 0.12], {"threshold": 0.0}),
         slow((130,), [0.05], {"is_causal": True}),
         ((3, 5, 9), [0.4, 0.3, 0.2], {"is_causal": (False, True, True)}),
@@ -153,7 +153,7 @@ def test_segments_of_many_tiles(ids):
     check(arrays, (150,), segment_ids=jnp.asarray(segment_ids, jnp.int32), is_causal=True)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", slow("float16")])
 def test_half_precision(dtype):
     """float16 is computed in float32."""
     arrays, masks = make_case((7, 11), heads=2, key_heads=1, dtype=dtype)
@@ -262,6 +262,7 @@ def test_any_order_of_the_lanes_gives_the_same_bits():
         assert_equal(x, found[1][name], **({} if name in ORDERED else {"rtol": 1e-4, "atol": 1e-4}), err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_of_gradients():
     """The Hessian times a vector, in both modes: the kernels' gradients are differentiated through another layout."""
     inputs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), make_inputs((5,), batch=1))
