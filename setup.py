@@ -1,8 +1,14 @@
 """Packaging of posattn_jax."""
 
 import pathlib
+import re
 
 from setuptools import find_packages, setup
+
+# The public repository, such as https://github.com/OWNER/posattn_jax; empty while there is none. After a change of it:
+# python launch/address.py
+ADDRESS = ""
+PAGES = {"Source": "", "Changelog": "/blob/main/CHANGELOG.md", "Citation": "/blob/main/CITATION.cff"}
 
 # No version is capped: an environment keeps what it has. launch/versions.sh tries the least of each, and the newest.
 JAX = "jax>=0.7.2"
@@ -40,15 +46,25 @@ CONFIGS = {
     f"posattn_jax.packaged.{name.replace('/', '.')}": name for name in ("configs", "configs/lib", "configs/studies")
 }
 
+
+def readme():
+    """The README as an index shows it, outside of the repository: with the address, if there is one, in its links."""
+    text = pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    for links, kind in ((r"(!\[[^\]]*\]\()", "raw"), (r"(\]\()", "blob")):
+        text = re.sub(rf"{links}(?!https?:|#)", rf"\1{ADDRESS}/{kind}/main/", text) if ADDRESS else text
+    return text
+
+
 setup(
     name="posattn_jax",
     version="0.2.0",
     description="Attention that knows where things are: four papers as replaceable parts of one JAX/Flax layer",
-    long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
     license_files=["LICENSE", "CITATION.cff"],
     author="The posattn_jax authors",
+    project_urls={name: f"{ADDRESS}{page}" for name, page in PAGES.items() if ADDRESS},
     keywords=["attention", "relative positions", "attention span", "transformers", "JAX", "Flax"],
     classifiers=[
         "Development Status :: 4 - Beta",

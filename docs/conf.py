@@ -1,5 +1,6 @@
 """The API reference, made of docstrings: see launch/docs.sh."""
 
+import pathlib
 import re
 
 project = "posattn_jax"
@@ -8,6 +9,9 @@ myst_enable_extensions = ["attrs_block"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "posattn_jax"
+SETUP = pathlib.Path(__file__).parents[1] / "setup.py"
+if ADDRESS := re.findall(r'^ADDRESS = "(.+)"', SETUP.read_text(encoding="utf-8"), re.MULTILINE):
+    html_theme_options = {"source_repository": ADDRESS[0], "source_branch": "main", "source_directory": "docs/"}
 html_show_copyright = False
 html_extra_path = ["playground.html"]
 html_static_path = ["pages.css"]
@@ -28,6 +32,16 @@ SHAPE = re.compile(r"(?<![\w`])\[[^\[\]`]+\]")
 def setup(app):
     app.connect("autodoc-process-docstring", write_as_rst, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", shorten)
+    app.connect("build-finished", write_sitemap)
+
+
+def write_sitemap(app, error):
+    """For search engines, where the pages' own address is given: launch/docs.sh -D html_baseurl=https://HOST/PATH/"""
+    if error is None and app.config.html_baseurl:
+        pages = [*map(app.builder.get_target_uri, sorted(app.env.found_docs)), *html_extra_path]
+        places = "".join(f"<url><loc>{app.config.html_baseurl}{page}</loc></url>\n" for page in pages)
+        text = f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{places}</urlset>\n'
+        (pathlib.Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
 
 
 def write_as_rst(app, what, name, obj, options, lines):

@@ -401,6 +401,13 @@ def parse_flags(argv: list[str]) -> list[str]:
         command_line.check_config_given(_CONFIG.value)
     if not _WORKDIR.value and _MODE.value != "configs":
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
+    if _TREATMENT.value is not None or flags.FLAGS.treatments is not None:
+        from posattn_jax.analysis.plan import load_plan
+
+        plan = load_plan(config_flags.get_config_filename(flags.FLAGS["config"]))
+        plan.select(flags.FLAGS.treatments, None)
+        if _TREATMENT.value is not None:
+            plan.treatment(_TREATMENT.value)
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
         raise InputError("--config.seed: expected no value with --seeds, which sets the seed of each run")
     if _WANDB.value is not None:

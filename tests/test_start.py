@@ -60,6 +60,8 @@ def test_flags_are_checked_before_a_library_is_imported(line, code, told):
         slow(f"{DIGITS} --config.train.batch_size=few", "--config.train.batch_size"),
         slow("--config=configs/digits.py:tini --workdir=build/none", 'digits variant "tini"'),
         (f"{DIGITS} --config.train.total_epochs=3", "total_epochs=3.0: has no effect with train.total_steps=2: change"),
+        (f"{DIGITS} --mode=sweep --treatments=siren_2d,span2d", "--treatments=span2d: expected some of baseline_1d"),
+        (f"{DIGITS} --treatment=span2d", "--treatment=span2d: expected one of baseline_1d"),
         slow(f"{DIGITS} --seeds=1,b", "--seeds=1,b: expected whole numbers"),
     ],
 )

@@ -6,6 +6,7 @@ import pathlib
 import re
 from typing import Any, Literal, get_args
 
+from posattn_jax.system.command_line import load_config_file
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
@@ -172,8 +173,11 @@ class Plan:
         return self.seeds[: treatment.num_seeds]
 
     def treatment(self, name: str) -> Treatment:
-        """The treatment of this name."""
-        return next(treatment for treatment in self.treatments if treatment.name == name)
+        """The treatment of this name; InputError if there is none."""
+        for treatment in self.treatments:
+            if treatment.name == name:
+                return treatment
+        raise InputError(f"--treatment={name}: expected one of {', '.join(each.name for each in self.treatments)}")
 
     @property
     def summarised(self) -> str:
@@ -213,6 +217,18 @@ class Plan:
             baselines=tuple(name for name in self.baselines if name in chosen),
             seeds=self.seeds if seeds is None else tuple(seeds),
         )
+
+
+def load_plan(config_file: str) -> Plan:
+    """The plan that `sweep(variant)` of a config file returns, for "FILE" or "FILE:VARIANT".
+
+    Raises:
+      InputError: the file has no `sweep`.
+    """
+    module, variant = load_config_file(config_file)
+    if not hasattr(module, "sweep"):
+        raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() next to its get_config()")
+    return module.sweep(variant)
 
 
 def write_plan(path: pathlib.Path, plan: Plan, commands: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
+from posattn_jax.train.interruption import answered_if_late
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
@@ -35,6 +36,7 @@ def check_vmapped(config: ConfigDict) -> None:
         raise InputError(f"{only} one process, not {jax.process_count()}")
 
 
+@answered_if_late()
 def train(
     config: ConfigDict, folder: pathlib.Path, wandb_project: str | None = None, seeds: Sequence[int] | None = None
 ) -> None:

@@ -11,12 +11,12 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.analysis import report
-from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.analysis.plan import Plan, load_plan, read_plan, write_plan
 from posattn_jax.analysis.runs import MAY_DIFFER, check_same, runs_file
 from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.config.parts import change, without_none
 from posattn_jax.config.saved import completed
-from posattn_jax.sweeps.prepare import about, load_plan, make_jobs
+from posattn_jax.sweeps.prepare import about, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
 from posattn_jax.system import command_line, extras
 from posattn_jax.system.errors import InputError

@@ -19,6 +19,7 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from posattn_jax.analysis.plan import load_plan
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.config.parts import change, set_all, without_none
@@ -54,8 +55,6 @@ def main(argv: list[str]) -> int:
         raise InputError("--workdir=FOLDER is missing: the sweep's folder, such as --workdir=runs/compare")
     folder = command_line.make_folder(options.workdir)
     assert folder is not None
-    from posattn_jax.sweeps.prepare import load_plan  # here, so that a missing library is reported in one line
-
     plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
     path = folder / "costs.json"
     found = {"treatments": {}} | (read_json(path) or {})

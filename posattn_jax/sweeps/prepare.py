@@ -7,27 +7,14 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.plan import Plan, load_plan
 from posattn_jax.config import experiment
 from posattn_jax.config.names import short
 from posattn_jax.config.parts import change, without_none
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import check_vmapped
 from posattn_jax.sweeps.jobs import Job
-from posattn_jax.system.command_line import load_config_file
 from posattn_jax.system.errors import InputError
-
-
-def load_plan(config_file: str) -> Plan:
-    """The plan that `sweep(variant)` of a config file returns, for "FILE" or "FILE:VARIANT".
-
-    Raises:
-      InputError: the file has no `sweep`.
-    """
-    module, variant = load_config_file(config_file)
-    if not hasattr(module, "sweep"):
-        raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() next to its get_config()")
-    return module.sweep(variant)
 
 
 def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: str) -> None:
@@ -36,11 +23,9 @@ def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: 
     Raises:
       InputError: there is no such treatment, or it sets a field that the user has set.
     """
-    treatments = {each.name: each.fields for each in load_plan(config_file).treatments}
-    if name not in treatments:
-        raise InputError(f"--treatment={name}: expected one of {', '.join(treatments)}")
-    check_free(changed, treatments[name])
-    change(config, treatments[name])
+    treatment = load_plan(config_file).treatment(name)
+    check_free(changed, treatment.fields)
+    change(config, treatment.fields)
 
 
 def check_free(changed: Collection[str], reserved: Collection[str]) -> None:

@@ -114,6 +114,8 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
                 _ignore(ends)
+                if submitted:
+                    print("stops after the runs have saved; a second Ctrl-C does not wait for that", file=sys.stderr)
                 for job in submitted:
                     job.cancel(check=False)
                 time.sleep(0.5)

@@ -1,9 +1,14 @@
-"""Ctrl-C and SIGTERM end a run between two steps, after it has saved."""
+"""Ctrl-C and SIGTERM end a run between two steps, after it has saved. They are answered at once.
+
+Python's own handlers run between two of its instructions. So they wait for compiled code to return, which takes a
+minute where a program is compiled, and seconds where a device is waited for.
+"""
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import jax
@@ -11,6 +16,8 @@ import jax
 from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.doing import tell
 from posattn_jax.system.processes import signals
+
+LATE = 0.5  # seconds
 
 
 class Interrupted(Exception):
@@ -21,6 +28,44 @@ class Interrupted(Exception):
             f"stopped by {signal.Signals(signum).name} at step {step}; saved: the same command continues from there"
         )
         self.exit_code = 128 + signum
+
+
+@contextlib.contextmanager
+def answered(answer: Callable[[int], None]) -> Iterator[None]:
+    """Calls `answer`, in a thread of its own, with each signal that arrives in the block and that Python handles."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def listen() -> None:
+        while arrived := os.read(reader, 1):
+            answer(arrived[0])
+        os.close(reader)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    previous = signal.set_wakeup_fd(writer)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(writer)
+        thread.join()
+
+
+@contextlib.contextmanager
+def answered_if_late() -> Iterator[None]:
+    """Says that a Ctrl-C was noticed where it does not end the block within half a second."""
+    ended = threading.Event()
+
+    def answer(signum: int) -> None:
+        if signum == signal.SIGINT and not ended.wait(LATE):
+            tell("SIGINT: stops when what is being compiled or computed is done")
+
+    with answered(answer):
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 class Interruption:
@@ -35,13 +80,14 @@ class Interruption:
 
     def __init__(self):
         self.signum: int | None = None
+        self._answered = False
 
     @contextlib.contextmanager
     def noted(self) -> "Iterator[Interruption]":
         note = {signal.SIGINT: self._note, signal.SIGTERM: self._note}
         if jax.process_count() > 1:
             note = {signal.SIGINT: lambda *_: os.kill(os.getpid(), signal.SIGTERM)}
-        with signals(note) as self._previous:
+        with answered(self._answer), signals(note) as self._previous:
             yield self
 
     def asked_at(self, step: int) -> bool:
@@ -50,10 +96,13 @@ class Interruption:
             self.signum = signal.SIGTERM
         return self.signum is not None
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is None:
+    def _answer(self, signum: int) -> None:
+        if not self._answered and signum in (signal.SIGINT, signal.SIGTERM):
             again = "; a second one stops at once, and loses what is not saved" if signum == signal.SIGINT else ""
             tell(f"{signal.Signals(signum).name}: stops after the updates that have begun{again}")
+            self._answered = True
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
         if signum == signal.SIGINT:
             signal.signal(signum, self._previous[signum])

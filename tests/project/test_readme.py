@@ -93,3 +93,26 @@ def test_commands_and_links_exist(page):
         assert importlib.util.find_spec(module), module
     for link in re.findall(r"\]\(([^)#]+)", text):
         assert link.startswith("http") or (page.parent / link).exists(), link
+
+
+def test_pages_are_short():
+    """Words as `wc -w` counts them. The claims are as many as the papers have."""
+    words = {path.name: len(path.read_text().split()) for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
+    assert words.pop("README.md") < 900 and words.pop("claims.md")
+    assert {name: count for name, count in words.items() if count > 2500} == {}
+
+
+@pytest.mark.parametrize("page, count", [("README.md", 6), ("docs/results.md", 10)])
+def test_figures_are_those_of_the_linked_pages(page, count):
+    """Each number with a decimal point in a row of these tables stands on a page that the row links."""
+    figures = lambda text: set(re.findall(r"(?<![\w.])\d*\.\d+", text))
+    ends_with_links = r"^\| [^|]*\|.*\| (?:\[[\w ]+\]\([^)]*\.md[^)]*\)(?:, )?)+ \|$"
+    rows = re.findall(ends_with_links, (ROOT / page).read_text(), re.MULTILINE)
+    found = 0
+    for row in rows:
+        text, _, links = row.removesuffix(" |").rpartition(" | ")
+        pages = [(ROOT / page).parent / path for path in re.findall(r"\]\(([^)#]+)", links)]
+        there = set().union(*(figures(path.read_text()) for path in pages))
+        assert figures(text) <= there, (row, figures(text) - there)
+        found += bool(figures(text))
+    assert found == count

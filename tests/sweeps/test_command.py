@@ -10,7 +10,7 @@ from configs.lib import common
 from configs.lib.common import SPAN
 from configs.studies import question_grid
 from posattn_jax import GaussianSpan, GeluGate
-from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan, write_plan
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, load_plan, read_plan, write_plan
 from posattn_jax.config.parts import change, part
 from posattn_jax.sweeps import command, prepare
 from posattn_jax.system import command_line
@@ -126,15 +126,15 @@ def test_a_plan_is_told_before_its_runs(tmp_path):
 
 def test_a_config_without_a_sweep_is_named():
     with pytest.raises(InputError, match=r"--config=configs/fashion_mnist.py: has no sweep\(\)"):
-        prepare.load_plan("configs/fashion_mnist.py:quick")
-    assert prepare.load_plan("configs/studies/question_grid.py:quick").evaluate == {"data.pool": 4}
+        load_plan("configs/fashion_mnist.py:quick")
+    assert load_plan("configs/studies/question_grid.py:quick").evaluate == {"data.pool": 4}
 
 
 def test_only_table_5_has_more_seeds_than_the_paper():
     """With the paper's seeds no treatment has a limit, so `--seeds` may name others, and more of them."""
-    plan = prepare.load_plan("configs/cifar2d_span.py:quick")
+    plan = load_plan("configs/cifar2d_span.py:quick")
     assert [len(plan.seeds_of(each)) for each in plan.treatments] == [12, 12, 5, 5, 5, 5, 5]
-    others = prepare.load_plan("configs/cifar2d_span.py").select(None, list(range(7)))
+    others = load_plan("configs/cifar2d_span.py").select(None, list(range(7)))
     assert all(others.seeds_of(each) == others.seeds for each in others.treatments)
 
 

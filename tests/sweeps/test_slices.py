@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 
 from posattn_jax.analysis import report
-from posattn_jax.analysis.plan import Plan, Treatment, write_plan
+from posattn_jax.analysis.plan import Plan, Treatment, load_plan, write_plan
 from posattn_jax.analysis.runs import runs_file
 from posattn_jax.analysis.runs.run_folders import read_runs
 from posattn_jax.sweeps import command, slices
-from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.sweeps.slices import Packer, Sweep, read_list, take, work_off
 from posattn_jax.system.command_line import load_config
 from posattn_jax.system.errors import InputError
