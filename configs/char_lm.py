@@ -38,6 +38,7 @@ from posattn_jax.train.schedule import Cosine
 
 LENGTHS = {"256": 256, "1024": 1024, "4096": 4096}
 MEAN_REACH = 43  # mean half-span of the heads in a run of 600 updates with the learned span
+RAMP_REACH = 45  # mean width of a ramp's heads at the end of the first two runs of `forms`
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -122,9 +123,9 @@ def forms() -> Plan:
     """Forms of a learned span. A width starts at 30 places, and Adam changes it by .4 % in an update."""
     apart, rope = {"optimizer.clips_spans": False}, {common.TERMS: {"rotary": part(RotaryContent)}}
 
-    def learned(form: type) -> dict[str, Any]:
-        span = part(form, initial_width=30 / 1023)  # the unit of a width is S - 1
-        return apart | {common.SPAN: span, "optimizer.span_learning_rate": 4e-3}
+    def learned(form: type, reach: int = 30, rate: float = 4e-3) -> dict[str, Any]:
+        span = part(form, initial_width=reach / 1023)  # the unit of a width is S - 1
+        return apart | {common.SPAN: span, "optimizer.span_learning_rate": rate}
 
     def window(reach: int) -> dict[str, Any]:
         return {common.SPAN: part(WindowSpan, half_span=(reach,))}
@@ -137,6 +138,8 @@ def forms() -> Plan:
             Treatment("gaussian", "Gaussian, clipped with the weights"),
             Treatment("outside", "Gaussian, not clipped", apart, num_seeds=5),
             Treatment("flat", "flat top", learned(FlatSpan), num_seeds=5),
+            # All updates together change a width by 3e-6 of it.
+            Treatment("frozen", "ramp that stays at 45 places", learned(RampSpan, RAMP_REACH, 1e-9), num_seeds=5),
             Treatment("wider", "window of 64 places", window(64), num_seeds=5),
             Treatment("none", "no span", common.NO_SPAN, num_seeds=5),
             Treatment("rope", "RoPE, no span", common.NO_SPAN | rope, num_seeds=3),
@@ -148,6 +151,7 @@ def forms() -> Plan:
             Hypothesis("A Gaussian is better where it is not clipped", "outside", "gaussian", "less"),
             Hypothesis("A flat top is not worse than the window by .005 bits", "flat", "window", "less", margin=0.005),
             Hypothesis("A ramp is not worse than the wider one by .005 bits", "ramp", "wider", "less", margin=0.005),
+            Hypothesis("A ramp is better than one that stays at the mean of its widths", "ramp", "frozen", "less"),
         ),
         seeds=(*PAPER_SEEDS, 1, 2, 3, 4, 5),
         response="bits",

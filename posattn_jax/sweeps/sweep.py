@@ -170,12 +170,16 @@ def _reason(job: Job, folder: pathlib.Path) -> str:
 def _workers(
     pending: Sequence[Job], slots: Sequence[pathlib.Path], executor: Executor, gpus: Sequence[str], call: str
 ) -> Iterator[Worker]:
-    """A worker for every slot that has something to do. A local one gets its own GPU, or its own share of the cores."""
+    """A worker for every slot that has something to do, free slots first.
+
+    A local one gets its own GPU, or its own share of the cores.
+    """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = executor.cluster == "local" and not gpus and len(slots) <= len(cores)
     on_one_gpu = -(-len(slots) // len(gpus)) if gpus else 0
     groups = tuple(seed_groups(pending, executor.vmap_seeds))
-    for i, slot in enumerate(slots[: len(groups)]):
+    free_first = sorted(enumerate(slots), key=lambda each: is_claimed(each[1]))
+    for i, slot in free_first[: len(groups)]:
         environment: dict[str, str | None] = {}
         if executor.cluster == "local":  # submitit's workers see no GPU
             environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -435,6 +435,14 @@ def test_every_gpu_has_its_worker(monkeypatch, tmp_path):
     assert worker.environment == {"CUDA_VISIBLE_DEVICES": None}
 
 
+def test_a_job_takes_the_slot_that_is_free(tmp_path):
+    jobs, slots = [make_job(tmp_path, seed) for seed in range(3)], [tmp_path / f"slot_{i}" for i in range(3)]
+    with claim(slots[0]) as other:
+        assert other is not None
+        taken = [[worker.slot for worker in sweep._workers(jobs[:n], slots, Executor(), [], "call")] for n in (1, 3)]
+    assert taken == [slots[1:2], [slots[1], slots[2], slots[0]]]
+
+
 # What submitit asks of SLURM: sbatch prints a job number, sacct knows nothing.
 SBATCH = """
 for last; do :; done
