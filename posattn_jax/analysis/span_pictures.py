@@ -16,6 +16,8 @@ from posattn_jax.analysis.runs.curves import Spans
 from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.system.plot_style import BLACK, BLUE, FROM_ZERO, VERMILLION, panels, style, whole_ticks
 
+FLAT = 99  # a Gaussian of this width or more is 1 on the whole grid
+
 
 def factors(sigma: np.ndarray, num_dims: int) -> np.ndarray:
     """The Cholesky factor [p p] of each head's span, or of the shared span. It is diagonal for sigma [p] or [h p]."""
@@ -59,7 +61,9 @@ def _window(log_window: np.ndarray) -> np.ndarray:
 
 def _title(layer: int, factor: np.ndarray, summary: Mapping[str, Any]) -> str:
     names = ("",) if len(factor) == 1 else DIMENSIONS[len(factor)]
-    sigmas = (f"{name} {s:.2f}".strip() for name, s in zip(names, np.linalg.norm(factor, axis=1), strict=True))
+    deviations = np.linalg.norm(factor, axis=1)
+    told = [f"{s:.2f}" if s < FLAT else f"above {FLAT}" for s in deviations]  # a window is a Gaussian that is flat
+    sigmas = (f"{name} {s}".strip() for name, s in zip(names, told, strict=True))
     unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
     symbol = "width" if _is_box(summary) else "σ"
     return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 32)
@@ -137,7 +141,7 @@ def draw_spans(runs: Runs) -> Figure | None:
         own = axes[row * columns : (row + 1) * columns]
         for axis, layer in zip(own, spans.factors, strict=False):
             _draw_layer(axis, spans, layer, runs.runs[name][0].summary)
-        own[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"))
+        own[0].set_ylabel(textwrap.fill(runs.figure_label(name, spans.num_runs), 22))
     return figure
 
 

@@ -137,7 +137,8 @@ def _learning_curves(runs: Runs) -> Figure | None:
             curve = curves[name]
             ends = (curve.low, curve.high) if curve.num_runs > 2 else ()  # intervals of two runs reach far beyond
             extremes += [end for each in (curve.mean, *ends) for end in (np.min(each), np.max(each))]
-            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **marks(curve, i))
+            label = textwrap.fill(runs.figure_label(name, curve.num_runs), 34)
+            axis.plot(curve.at, curve.mean, label=label, **marks(curve, i))
             fill(axis, curve, i, runs.plan.bounds)
         low, high = np.clip([min(extremes), max(extremes)], *runs.plan.bounds)
         room = 0.05 * (high - low) or 0.05

@@ -71,7 +71,8 @@ def test_every_page_is_in_the_index():
 
 @pytest.mark.slow
 def test_pages_build_without_a_warning(tmp_path):
-    build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "docs", tmp_path]
+    build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going"]
+    build += ["-D", "html_baseurl=https://host/pages/", "docs", tmp_path]
     result = subprocess.run(build, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     front = (tmp_path / "index.html").read_text()
@@ -79,6 +80,12 @@ def test_pages_build_without_a_warning(tmp_path):
     assert '<ul class="doors' in front and "pages.css" in front
     titles = re.findall(r'toctree-l1"><a class="reference internal" href="[^"]*">(.*?)</a>', front)
     assert len(titles) == len(set(titles)) > 20
+    listed = re.findall("<loc>https://host/pages/(.*?)</loc>", (tmp_path / "sitemap.xml").read_text())
+    pages = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html") if path.parent.name != "_static"}
+    assert set(listed) == pages - {"genindex.html", "py-modindex.html", "search.html"}
+    for path in tmp_path.rglob("*.html"):  # so they work in whatever folder they are put
+        links = re.findall('(?:href|src)="([^"#?:]+)["#?]', path.read_text())
+        assert not [link for link in links if not (path.parent / link).exists()], path
     page = (tmp_path / "api.html").read_text()
     assert all(f'id="posattn_jax.{name}"' in page for name in posattn_jax.__all__)
     assert all(f'id="posattn_jax.nnx.{name}"' in page for name in posattn_jax.nnx.__all__)

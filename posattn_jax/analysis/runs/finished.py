@@ -89,7 +89,7 @@ class Runs:
     def figure_label(self, treatment: str, num_runs: int) -> str:
         """The label of a treatment in a figure, with the number of its runs."""
         label = self.plan.treatment(treatment).label.replace("$", r"\$")  # no formula
-        return f"{label} (n = {num_runs})"
+        return f"{label} (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{num_runs})"
 
     @property
     def all(self) -> list[Run]:
