@@ -5,7 +5,8 @@
 #   newest    the newest, on the newest Python
 # With --all also:
 #   newest    on each other Python
-#   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
+#   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them,
+#             and the notebooks run
 #   JAX/FLAX  BETWEEN, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
 # --all these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
@@ -92,6 +93,10 @@ passes() { # PYTHON_VERSION VERSIONS
     echo "$((SECONDS - started)) s; tests:"
     "$folder/bin/python" -m pytest --quiet --numprocesses="${TEST_PROCESSES:-2}" --dist=loadfile -m "not slow" \
         --junitxml="$folder/results.xml" "${tests[@]}" || code=1
+    if [ "$2" = colab ]; then # all notebooks, each copied to an empty folder
+        install "$folder" --editable ".[colab]" || return
+        "$folder/bin/python" -m pytest --quiet -m slow tests/project/test_notebooks.py || code=1
+    fi
     echo "$((SECONDS - started)) s"
     return $code
 }
