@@ -10,7 +10,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "posattn_jax"
 SETUP = pathlib.Path(__file__).parents[1] / "setup.py"
-if ADDRESS := re.findall(r'^ADDRESS = "(.+)"', SETUP.read_text(encoding="utf-8"), re.MULTILINE):
+if ADDRESS := re.findall(r'^ADDRESS = "(https://github.com/.+)"', SETUP.read_text(encoding="utf-8"), re.MULTILINE):
     html_theme_options = {"source_repository": ADDRESS[0], "source_branch": "main", "source_directory": "docs/"}
 html_show_copyright = False
 html_extra_path = ["playground.html"]

@@ -1,14 +1,15 @@
 """Writes the project's address, ADDRESS in setup.py, wherever a text must have it: python launch/address.py [CLONE]
 
 These are the notebooks' form and badge "Open in Colab", the README's badge of CI, and CITATION.cff. Without an address
-they have none, so that no link leads nowhere. The package's metadata and docs/conf.py read setup.py themselves.
+they have none, and the badges are for GitHub alone, so that no link leads nowhere. The package's metadata and
+docs/conf.py read setup.py themselves.
 """
 
 import pathlib
 import re
 import sys
 
-COLAB = "https://colab.research.google.com"
+GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com"
 
 
 def address_of(clone: pathlib.Path) -> str:
@@ -29,16 +30,16 @@ def notebook(text: str, name: str, address: str) -> str:
     found = f"git+{address}" if address else ""
     text = re.sub(r'(ADDRESS = \\?").*?(\\?"  # @param)', lambda each: f"{each[1]}{found}{each[2]}", text)
     begin, end = ('    "', '\\n",') if text.startswith("{") else ("# ", "")
-    on_github = address.removeprefix("https://github.com/")
-    link = f"({COLAB}/assets/colab-badge.svg)]({COLAB}/github/{on_github}/blob/main/colabs/{name}.ipynb){end}"
-    return with_line(text, f"{begin}[![Open in Colab]", link if on_github != address else "", f"{begin}# ")
+    opens = f"{COLAB}/github/{address.removeprefix(GITHUB)}/blob/main/colabs/{name}.ipynb"
+    rest = f"({COLAB}/assets/colab-badge.svg)]({opens}){end}" if address.startswith(GITHUB) else ""
+    return with_line(text, f"{begin}[![Open in Colab]", rest, f"{begin}# ")
 
 
 def written(path: str, text: str, address: str) -> str:
     """The text of a file with this address."""
     if path == "README.md":
         ci = f"{address}/actions/workflows/ci.yml"
-        return with_line(text, "[![CI]", f"({ci}/badge.svg)]({ci})" if address else "", "[![Python")
+        return with_line(text, "[![CI]", f"({ci}/badge.svg)]({ci})" if address.startswith(GITHUB) else "", "[![Python")
     if path == "CITATION.cff":
         return with_line(text, "repository-code: ", f'"{address}"' if address else "", "authors:")
     return notebook(text, pathlib.Path(path).stem, address)

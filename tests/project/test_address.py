@@ -52,10 +52,10 @@ def test_all_that_is_committed_has_the_address_of_setup_py(clone):
 
 @pytest.mark.parametrize("address, badge", [(ADDRESS, True), ("https://host/group/posattn_jax", False)])
 def test_an_address_is_written_everywhere_and_taken_back(clone, address, badge):
-    """Colab opens notebooks of GitHub alone."""
+    """Both badges are for GitHub alone."""
     before = write(clone, "")
     after = write(clone, address)
-    assert f"[![CI]({address}/actions/workflows/ci.yml/badge.svg)]" in after["README.md"]
+    assert (f"[![CI]({address}/actions/workflows/ci.yml/badge.svg)]" in after["README.md"]) == badge
     assert f'\nrepository-code: "{address}"\nauthors:' in after["CITATION.cff"]
     assert "MeenaAlfons/posattn" in after["CITATION.cff"], "the address of a paper's code stays"
     for path in sorted((clone / "colabs").glob("*.ipynb")):
