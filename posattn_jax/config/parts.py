@@ -135,7 +135,9 @@ def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dic
         found = _built(value, path, known, dtypes)
     elif isinstance(value, TREE):
         given = {f"{path}.{name}": each for name, each in value.items() if each is not None}
-        found = tuple(_built(each, where, known, dtypes) for where, each in given.items())
+        built = {where: _built(each, where, known, dtypes) for where, each in given.items()}
+        named = {where.rpartition(".")[2]: each for where, each in built.items()}
+        found = named if _takes_names(field.type) else tuple(named.values())
     elif isinstance(value, str) and _takes_function(field.type):
         return _named(FUNCTIONS, value, path)
     elif isinstance(value, list | tuple):
@@ -237,6 +239,8 @@ def _written(value: Any) -> Any:
         return _copy(value) if isinstance(value, TREE) else value
     if dataclasses.is_dataclass(value):
         return of(value)
+    if isinstance(value, Mapping):
+        return ConfigDict({name: _written(each) for name, each in value.items()})
     if isinstance(value, tuple) and value and all(map(dataclasses.is_dataclass, value)):
         names = [type(each).__name__.lower() for each in value]
         if names != sorted(set(names)):  # a config is in the order of its names
@@ -265,14 +269,20 @@ def _takes_function(hint: Any) -> bool:
     )
 
 
+def _takes_names(hint: Any) -> bool:
+    return any(typing.get_origin(each) is Mapping for each in _alternatives(hint))
+
+
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value fits a field's type. Only literals, tuples, numbers and classes are checked."""
+    """Whether a value fits a field's type. Only literals, tuples, mappings, numbers and classes are checked."""
     for each in _alternatives(hint):
         if typing.get_origin(each) is typing.Literal:
             fits = value in typing.get_args(each)
         elif typing.get_origin(each) is tuple:
             item = typing.get_args(each)[0]
             fits = isinstance(value, tuple) and all(_fits(one, item) for one in value)
+        elif typing.get_origin(each) is Mapping:
+            fits = isinstance(value, Mapping)
         elif each in (int, float):
             fits = isinstance(value, int | each) and not isinstance(value, bool)
         else:

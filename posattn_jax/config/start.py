@@ -43,8 +43,8 @@ def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any],
     if saved is None:
         return None
     trained, step = pretrained.read(saved.workdir)
-    its = flatten_dict(trained)
-    whole = _Other.of(config, saved, its, source)
+    whole = _Other.of(config, saved, trained, source)
+    its = whole.its
     other = whole.without(MAY_GO) if config.model.get(MAY_GO) is False else whole
     differing = list(_differing(other.config.model.to_dict(), config.model.to_dict(), "model"))
     fresh: Any = jax.jit(lambda: init_params(task, jax.random.key(config.seed)))()
@@ -75,6 +75,7 @@ class _Other(NamedTuple):
     """The model that a run starts from.
 
     Attributes:
+      its: the parameters of the other run, by their paths.
       config: the config of the run, with the model of the other.
       task: the task of this config.
       taken: the parameters that are taken over from the other run, by their paths.
@@ -82,6 +83,7 @@ class _Other(NamedTuple):
       source: the source of the run's examples.
     """
 
+    its: Flat
     config: ConfigDict
     task: Any
     taken: dict[Path, np.ndarray]
@@ -89,7 +91,7 @@ class _Other(NamedTuple):
     source: Source
 
     @classmethod
-    def of(cls, config: ConfigDict, saved: Saved, its: Flat, source: Source) -> "_Other":
+    def of(cls, config: ConfigDict, saved: Saved, trained: Any, source: Source) -> "_Other":
         """The model of the saved run. Fields that may differ have the values of this run."""
         here = flatten_dict(config.model.to_dict())
         model = {
@@ -100,9 +102,10 @@ class _Other(NamedTuple):
         with own.unlocked(), own.ignore_type():
             own.model = ConfigDict(unflatten_dict(model))
         task, shapes = _made(own, source)
+        its = flatten_dict(pretrained.named(trained, task))
         taken = pretrained.taken_over(shapes, its, _same_labels(config, saved, source), saved.name)
         drawn = {path: array for path, array in shapes.items() if path not in taken}
-        return cls(own, task, taken, drawn, source)
+        return cls(its, own, task, taken, drawn, source)
 
     def without(self, field: str) -> "_Other":
         """The same model with `field` set to False."""

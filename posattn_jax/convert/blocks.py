@@ -1,7 +1,7 @@
 """Common functions for encoder blocks of others: the fields of our blocks, and the names of their tensors."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -156,7 +156,8 @@ def check_alike(model: Any, theirs: Any, format_name: str) -> None:
 
 
 def _differing(given: Any, theirs: Any, path: str) -> Iterator[str]:
-    """Describes each difference of two modules in a field that changes their outputs."""
+    """Describes each difference of two modules in a field that changes their outputs. Names of terms change none."""
+    given, theirs = (tuple(each.values()) if isinstance(each, Mapping) else each for each in (given, theirs))
     if isinstance(given, tuple) and isinstance(theirs, tuple) and len(given) == len(theirs):
         for i, pair in enumerate(zip(given, theirs, strict=True)):
             yield from _differing(*pair, f"{path}[{i}]")

@@ -17,7 +17,7 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, by_name
 from posattn_jax.system.errors import InputError
 
 LAYERS = "transformer.layers."
@@ -83,7 +83,7 @@ def save_classifier(folder: str | pathlib.Path, model: Classifier, params: dict[
       InputError: it is another model, or a parameter has no name there.
     """
     block = model.blocks[0]
-    kinds = [type(term) for term in block.attention.terms]
+    kinds = [type(term) for term in by_name(block.attention.terms).values()]
     if kinds != [Content, Positional, ContentBias, PositionalBias] or block.norm != "post":
         raise InputError(
             "posattn has no such blocks: expected Content, Positional, ContentBias, PositionalBias, norm=post"
@@ -134,8 +134,8 @@ def _entries(made: Sequence[EncoderBlock]) -> list[Entry]:
             feed_forward=f"{layer}.linear_net.3",
             feed_forward_norm=f"{layer}.norm2",
         )
-        for number, term in enumerate(block.attention.terms):
-            found += _of_term(term, f"{ours}/attention/terms_{number}", attention)
+        for name, term in by_name(block.attention.terms).items():
+            found += _of_term(term, f"{ours}/attention/{name}", attention)
         if block.attention.span is not None:
             found.append(same(f"{ours}/attention/span/sigma", f"{attention}.positional_mask.sigma"))
     return found

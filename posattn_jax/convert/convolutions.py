@@ -13,7 +13,7 @@ from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.parts import PARTS
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.span_convolution import SpanConvolution
-from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
+from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias, by_name
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from posattn_jax.ops.initial import NORMAL
 from posattn_jax.system.errors import InputError
@@ -92,9 +92,10 @@ def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:
     if attention.extra_heads is not None:
         return {KERNEL: "convbert", "num_attention_heads": 2 * attention.num_heads}
     found: dict[str, Any] = {"num_attention_heads": attention.num_heads}
-    parts = ["qk" if isinstance(attention.terms[0], Content) else ""]
-    parts += [KERNELS[type(term)] for term in attention.terms if type(term) in KERNELS]
-    made = [getattr(term, "encoding", term) for term in attention.terms if type(term) in KERNELS]
+    terms = [*by_name(attention.terms).values()]
+    parts = ["qk" if isinstance(terms[0], Content) else ""]
+    parts += [KERNELS[type(term)] for term in terms if type(term) in KERNELS]
+    made = [getattr(term, "encoding", term) for term in terms if type(term) in KERNELS]
     if isinstance(attention.values, PlusDepthwise):
         parts.append("convolution")
         made.append(attention.values.convolution)
@@ -123,15 +124,16 @@ def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_leng
         found += _of_convbert(attention.num_heads, ours, theirs)
     elif isinstance(attention.projections, ConvolutionalProjections):
         found += _of_projections(attention.projections, attention.num_heads, f"{ours}/projections", theirs)
-    for number, term in enumerate(attention.terms):
-        path = f"{ours}/terms_{number}"
+    terms = by_name(attention.terms)
+    for name, term in terms.items():
+        path = f"{ours}/{name}"
         if isinstance(term, RelativeBias):
             beta = f"{theirs}.convfixed_param"  # [1 h 1 k]
             found.append(one(f"{path}/beta", beta, lambda t: t[0, :, 0].T, lambda beta: beta.T[None, :, None]))
         elif isinstance(term, Positional | KeyPositional):
             table = f"{theirs}.{'convq' if isinstance(term, Positional) else 'convk'}_param"  # [d k]
             found.append(one(f"{path}/encoding/table", table, lambda t: t.T[:, None], lambda table: table[:, 0].T))
-    halves = {_half(getattr(term, "encoding", term)) for term in attention.terms if type(term) in KERNELS}
+    halves = {_half(getattr(term, "encoding", term)) for term in terms.values() if type(term) in KERNELS}
     if halves:
         offsets = np.subtract.outer(np.arange(max_length), np.arange(max_length)).T
         rows = np.clip(offsets, -max(halves), max(halves)) + max(halves)

@@ -19,7 +19,7 @@ from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.relative_content import RelativeContent
-from posattn_jax.nn.terms import Content, RotaryContent
+from posattn_jax.nn.terms import Content, RotaryContent, by_name
 from posattn_jax.nn.translution import LowRankTranslution, Translution
 from posattn_jax.system.errors import InputError
 
@@ -100,7 +100,7 @@ def save_translution(
       InputError: it is another model, or parameters have no name there, or are missing.
     """
     attention = model.blocks[0].attention
-    is_plain = attention.values is None and isinstance(attention.terms[-1], Content | RotaryContent)
+    is_plain = attention.values is None and isinstance(_last(attention)[1], Content | RotaryContent)
     stack = "transformer" if is_plain else "translution"
     given = tensors.give(_entries(model, stack, grid_shape), params)
     weights = Weights(pathlib.Path(folder), given, {})
@@ -180,18 +180,23 @@ def _entries(model: VisionTransformer, stack: str, grid_shape: Shape, is_transpo
     return found
 
 
+def _last(attention: PositionalSelfAttention) -> tuple[str, Any]:
+    """The last term, and the name of its parameters."""
+    return [*by_name(attention.terms).items()][-1]
+
+
 def _of_attention(
     attention: PositionalSelfAttention, ours: str, theirs: str, grid_shape: Shape, is_transposed: bool
 ) -> list[Entry]:
     """The entries of a layer. There, a score is (x_t W^q_{s-t}) . (x_s W^k_{t-s}), and a value is x_s W^v_{t-s}."""
-    heads, content, values = attention.num_heads, attention.terms[-1], attention.values
+    (name_of_content, content), heads, values = _last(attention), attention.num_heads, attention.values
     found = _of_projections(attention, ours, theirs)
 
     def tables(part: Part, names: tuple[str, str], name: str) -> Entry:
         return _table(*names, f"{theirs}.to_{name}", heads, grid_shape, part != "query")
 
     if isinstance(content, RelativeContent):
-        path = f"{ours}/terms_{len(attention.terms) - 1}"
+        path = f"{ours}/{name_of_content}"
         sides: dict[Part, bool] = {"query": content.relative_query, "key": content.relative_key}
         is_transposed = is_transposed and all(sides.values()) and content.rank is None
         for part, relative in sides.items():
@@ -241,7 +246,7 @@ def _of_projections(attention: PositionalSelfAttention, ours: str, theirs: str) 
     names = "".join(part[0] for part in PARTS if part in parts or (is_low and part == "value"))
     if not names:
         return []
-    turned = isinstance(attention.terms[0], RotaryContent)
+    turned = isinstance(next(iter(by_name(attention.terms).values())), RotaryContent)
 
     def pack(weight: np.ndarray) -> list[np.ndarray]:
         kernel = weight.T.reshape(weight.shape[1], len(names), heads, -1)

@@ -76,6 +76,8 @@ def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, nn.Module):
         names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]
         return type(a) is type(b) and all(_alike(getattr(a, name), getattr(b, name)) for name in names)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return _alike((*a, *a.values()), (*b, *b.values()))
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_alike, a, b))
     return a == b

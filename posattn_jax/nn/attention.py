@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 from jax import lax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
@@ -33,10 +34,10 @@ from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes, check_terms
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import from_heads
-from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
+from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Terms, Values
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
-from posattn_jax.nn.terms import Content
+from posattn_jax.nn.terms import Content, by_name
 from posattn_jax.nn.tokens import Tokens, flattened
 from posattn_jax.ops.attention import Cache, Implementation, of_all_heads, table_shape
 from posattn_jax.ops.initial import XAVIER
@@ -61,7 +62,8 @@ class PositionalSelfAttention(Composite):
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
       num_kv_heads: k, the heads of keys and values; each serves h / k query heads, in order (Ainslie 2023). None: h.
-      terms: the score terms, which are summed. Several encodings or biases may be given, but only one content term.
+      terms: the score terms, which are summed. Several encodings or biases may be given, but only one content term. The
+        parameters of a tuple's are terms_0, ...; those of a mapping have its names, {"content": Content()}.
       span: the learned span, or a fixed window; None: every key is attended.
       values: the part that averages, such as `Translution()`, `PlusDepthwise(...)`, `PlusRelative(...)`; None: a plain
         average of the values.
@@ -102,7 +104,7 @@ class PositionalSelfAttention(Composite):
     _: dataclasses.KW_ONLY
     head_dim: int | None = None
     num_kv_heads: int | None = None
-    terms: tuple[Term, ...] = (Content(),)
+    terms: Terms = (Content(),)
     span: Span | None = None
     values: Values | None = None
     gate: Gate | None = None
@@ -127,6 +129,8 @@ class PositionalSelfAttention(Composite):
         check_sizes(self, "num_heads", "head_dim", "num_kv_heads")
         check_rates(self, "dropout_rate")
         check_terms(self.terms)
+        if isinstance(self.terms, Mapping):
+            self.terms = FrozenDict(self.terms)  # a module is hashed
         check_parts(self, "span", "values", "gate", "extra_heads", "projections")
         if self.values is not None:
             check_needs("values", self.values)
@@ -245,7 +249,7 @@ class PositionalSelfAttention(Composite):
         if projections is None:
             projections = LinearProjections(**self._linear_fields(), name="projections")
         query, key, value = self._of_all_heads(*projections(tokens, self.needed()))
-        scores = sum((term(query, key, tokens) for term in self.terms), Scores())
+        scores = sum((term(query, key, tokens) for term in by_name(self.terms).values()), Scores())
         attention = Attention(
             query,
             scores,
@@ -308,7 +312,7 @@ class PositionalSelfAttention(Composite):
 
     def needed(self) -> tuple[Part, ...]:
         """The projections that the other parts need."""
-        needed = {part for term in self.terms for part in term.needs}
+        needed = {part for term in by_name(self.terms).values() for part in term.needs}
         needed.update(("value",) if self.values is None else self.values.needs)
         if self.extra_heads is not None:
             needed.add("query")

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -69,14 +70,14 @@ def check_nnx(**parts: Any) -> None:
 
 
 def check_terms(terms: Any) -> None:
-    """ValueError unless these are a tuple of at least one term, each with the attribute `needs`."""
-    if not isinstance(terms, tuple | list):
+    """ValueError unless these are a tuple or a mapping of at least one term, each with the attribute `needs`."""
+    if not isinstance(terms, tuple | list | Mapping):
         raise ValueError(f"terms={_shown(terms)}: expected a tuple, ({_shown(terms)},)")
     if not terms:
         raise ValueError("terms=(): expected at least one score term, such as (Content(),)")
-    for i, term in enumerate(terms):
-        _check_part(f"terms[{i}]", term)
-        check_needs(f"terms[{i}]", term)
+    for name, term in terms.items() if isinstance(terms, Mapping) else enumerate(terms):
+        _check_part(f"terms[{name!r}]", term)
+        check_needs(f"terms[{name!r}]", term)
 
 
 def check_needs(name: str, part: Any) -> None:

@@ -6,6 +6,7 @@ outputs = values(Attention(query, scores, span(tokens), tokens), value, tokens)
 outputs = gate(inputs, outputs), concatenated with those of extra_heads(query, tokens, deterministic)
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 from posattn_jax.axes import Features, Key, Query, RelativeEncoding, Value
@@ -31,6 +32,9 @@ class Term(Protocol):
     needs: ClassVar[tuple[Part, ...]]
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens, /) -> Scores: ...
+
+
+Terms = tuple[Term, ...] | Mapping[str, Term]
 
 
 @runtime_checkable

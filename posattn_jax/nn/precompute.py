@@ -11,7 +11,7 @@ from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.siren import SirenEncoding
-from posattn_jax.nn.terms import Positional
+from posattn_jax.nn.terms import Positional, by_name
 from posattn_jax.ops.precision import einsum, plus
 
 
@@ -78,11 +78,14 @@ def precompute_encoding(
       encoding: E [*R, h, d] of the whole grid, as the layer computes it without a span or with a `span_bound` that
         covers the grid. For scanned layers, their E stacked. None: the layer computes no E.
     """
-    terms, params = list(attention.terms), dict(params)
-    positional = [i for i, term in enumerate(terms) if isinstance(term, Positional)]
-    if any(isinstance(terms[i].encoding, SirenEncoding | SinusoidalEncoding) for i in positional):
-        for i in positional:
-            terms[i] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
-            params[f"terms_{i}"] = {"encoding": {"table": encoding}}
+    named, params = by_name(attention.terms), dict(params)
+    positional = {name: term.encoding for name, term in named.items() if isinstance(term, Positional)}
+    if any(isinstance(each, SirenEncoding | SinusoidalEncoding) for each in positional.values()):
+        for name in positional:
+            named[name] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
+            params[name] = {"encoding": {"table": encoding}}
             encoding = jnp.zeros_like(encoding)  # of several tables, the first has the sum
-    return attention.clone(terms=tuple(terms)), params
+    terms = tuple(named.values())
+    if isinstance(attention.terms, Mapping):
+        terms = dict(zip(attention.terms, terms, strict=True))
+    return attention.clone(terms=terms), params

@@ -17,7 +17,8 @@ Content are composite attention. RelativeContent and KeyPositional compute a sco
 """
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,12 +28,39 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Key, Query
 from posattn_jax.nn.checks import check_parts
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
+from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors, Term, Terms
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.encodings import rotate
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
+
+
+def by_name(terms: Terms) -> dict[str, Term]:
+    """The terms of a layer by the names of their parameters: terms_0, ...; of a mapping, "terms_" and their names."""
+    named = terms if isinstance(terms, Mapping) else dict(enumerate(terms))
+    return {f"terms_{name}": term for name, term in named.items()}
+
+
+def renamed(tree: Any, like: Any) -> Any:
+    """A tree of parameters, with the names of terms that another tree has.
+
+    Where the terms of one have numbers, and those of the other names, the numbers are in the order of the names: so an
+    earlier version numbered the terms of a config.
+    """
+    if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
+        return tree
+    own, others = (
+        sorted((name for name in one if name.startswith("terms_") and name not in other), key=_place)
+        for one, other in ((tree, like), (like, tree))
+    )
+    names = dict(zip(own, others, strict=True)) if len(own) == len(others) else {}
+    return {names.get(name, name): renamed(each, like.get(names.get(name, name))) for name, each in tree.items()}
+
+
+def _place(name: str) -> tuple[int, str]:
+    number = name.removeprefix("terms_")
+    return (int(number), "") if number.isdigit() else (0, name)
 
 
 class Content(nn.Module):

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -86,17 +86,19 @@ class Bridged(nnx.Module):
         own = inspect.signature(self.linen_class).parameters
         fields = {name: tuple(each) if isinstance(each, list) else each for name, each in given.items() if name in own}
         check_nnx(**fields)
-        counts = {}
+        held: dict[str, tuple | None] = {}  # the numbers or names of several; None: one
         for name, value in fields.items():
             if isinstance(value, nnx.Module):
-                counts[name] = None
+                held[name] = None
                 setattr(self, name, value)
-            elif isinstance(value, tuple) and any(isinstance(each, nnx.Module) for each in value):
-                counts[name] = len(value)
-                for i, each in enumerate(value):
-                    setattr(self, f"{name}_{i}", each)
-        self.fields = Settings({name: value for name, value in fields.items() if name not in counts})
-        self.counts = Settings(counts)
+            elif isinstance(value, tuple | Mapping):
+                several = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+                if any(isinstance(each, nnx.Module) for each in several.values()):
+                    held[name] = tuple(several)
+                    for key, each in several.items():
+                        setattr(self, f"{name}_{key}", each)
+        self.fields = Settings({name: value for name, value in fields.items() if name not in held})
+        self.held = Settings(held)
         made = {name: each for name, each in given.items() if name not in own and each is not None}
         self.made_with = Settings(made)
         linen = self._linen()
@@ -114,11 +116,11 @@ class Bridged(nnx.Module):
         self.is_made = True
 
     def __getattr__(self, name: str) -> Any:
-        settings = vars(self).get("fields"), vars(self).get("counts"), vars(self).get("made_with")
+        settings = vars(self).get("fields"), vars(self).get("held"), vars(self).get("made_with")
         if None in settings or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name in self.counts:
-            return tuple(vars(self)[f"{name}_{i}"] for i in range(self.counts[name]))
+        if name in self.held:
+            return _several(self.held[name], lambda key: vars(self)[f"{name}_{key}"])
         for values in (self.made_with, self.fields):
             if name in values:
                 return values[name]
@@ -185,8 +187,8 @@ class Bridged(nnx.Module):
     def _linen(self, with_overrides: bool = True) -> nn.Module:
         """The Linen module, with the Linen modules of the parts in its fields."""
         fields, part = dict(self.fields), lambda name: _linen_of(vars(self)[name])
-        for name, count in self.counts.items():
-            fields[name] = part(name) if count is None else tuple(part(f"{name}_{i}") for i in range(count))
+        for name, keys in self.held.items():
+            fields[name] = part(name) if keys is None else _several(keys, lambda key, of=name: part(f"{of}_{key}"))
         linen_class = sized(self.linen_class, self.made_with) if self.made_with else self.linen_class
         overrides = self._overrides() if with_overrides else ()
         if overrides:
@@ -301,6 +303,12 @@ def _check_used(node: nnx.Module, params: dict[str, Any]) -> None:
             if name not in params:
                 raise ValueError(f"{name}={type(each).__name__}(...) has parameters of its own: expected no sizes")
             _check_used(each, params[name])
+
+
+def _several(keys: tuple, part: Callable[[Any], Any]) -> Any:
+    """The parts of a field: a tuple if their keys are numbers, and a mapping if these are names."""
+    found = {key: part(key) for key in keys}
+    return tuple(found.values()) if 0 in found else found
 
 
 def _fill(node: nnx.Module, params: dict[str, Any]) -> None:

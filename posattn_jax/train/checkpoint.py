@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import LatestN
 from orbax.checkpoint.path import atomicity
 
+from posattn_jax.nn.terms import renamed
 from posattn_jax.system import checksums
 from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.errors import RunError
@@ -139,9 +140,8 @@ class Checkpoints:
         while (candidate := _of_first_process(lambda: self._next_sound(step, failures))) >= 0:
             restored = None
             try:
-                args = ocp.args.Composite(
-                    state=ocp.args.StandardRestore(abstract_state), progress=ocp.args.JsonRestore()
-                )
+                state = self._as_saved(abstract_state, candidate)
+                args = ocp.args.Composite(state=ocp.args.StandardRestore(state), progress=ocp.args.JsonRestore())
                 restored = self._manager.restore(candidate, args=args)
             except Exception as error:  # Orbax raises errors of many types: ValueError, KeyError, ...
                 failures[candidate] = _reason(error)
@@ -157,7 +157,7 @@ class Checkpoints:
                     "checkpoint %d cannot be read (%s): checkpoint %d is used instead", other, reason, candidate
                 )
             self._set_aside(failures)
-            return restored["state"], restored["progress"]
+            return jax.tree.map(renamed, restored["state"], abstract_state, is_leaf=_is_dict), restored["progress"]
         if candidate == _ALL_DAMAGED:
             newest = max(failures, default="?")  # only the first process knows the failures
             reason = f"{len(failures)} tried, {newest}: {failures.get(newest)}"
@@ -177,15 +177,25 @@ class Checkpoints:
             raise RunError(f"checkpoint {path.parent} cannot be read: {reason}; restore an intact copy, or {others}")
         try:
             with ocp.StandardCheckpointer() as checkpointer:
-                saved: Any = checkpointer.metadata(path).item_metadata
                 abstract = jax.tree.map(
                     lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=one_device),
-                    saved.tree,
+                    self._saved_tree(step),
                     is_leaf=lambda each: hasattr(each, "shape"),
                 )
                 return checkpointer.restore(path, abstract)["params"]
         except Exception as error:  # see `restore`
             raise RunError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
+
+    def _saved_tree(self, step: int) -> Any:
+        """What is known of the arrays of a checkpoint, as a tree of dicts."""
+        with ocp.StandardCheckpointer() as checkpointer:
+            saved: Any = checkpointer.metadata(self._path(step) / "state").item_metadata
+        return saved.tree
+
+    def _as_saved(self, abstract_state: Any, step: int) -> Any:
+        """The abstract state with the names of parameters that a checkpoint has, in its moments too."""
+        params = self._saved_tree(step).get("params")
+        return jax.tree.map(lambda each: renamed(each, params), abstract_state, is_leaf=_is_dict)
 
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint."""
@@ -306,6 +316,10 @@ class Checkpoints:
         if aside.exists():
             shutil.rmtree(aside)
         self._path(step).rename(aside)
+
+
+def _is_dict(node: Any) -> bool:
+    return isinstance(node, dict)
 
 
 def _of_first_process(decide: Callable[[], int]) -> int:

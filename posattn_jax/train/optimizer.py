@@ -61,7 +61,7 @@ class Adam:
             steps.append(optax.adamw(rate, self.b1, self.b2, self.eps, weight_decay=self.weight_decay, mask=mask))
         else:
             steps.append(optax.adam(rate, self.b1, self.b2, self.eps))
-        own_rates = (self.span_learning_rate, SPAN), (self.terms_learning_rate, r"terms_\d+|values")
+        own_rates = (self.span_learning_rate, SPAN), (self.terms_learning_rate, r"terms_\w+|values")
         for own_rate, parts in own_rates:
             if own_rate:
                 is_of = functools.partial(_is_of, re.compile(parts))

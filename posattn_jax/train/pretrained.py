@@ -2,14 +2,18 @@
 
 import contextlib
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from posattn_jax.nn.grafts import Flat, Path
+from posattn_jax.nn.terms import renamed
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.checkpoint import Checkpoints
 
 
@@ -31,6 +35,13 @@ def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
         wide = jax.tree.map(lambda array: np.asarray(array, np.float64), params)
         total = wide if total is None else jax.tree.map(np.add, total, wide)
     return jax.tree.map(lambda array, dtype: (array / len(steps)).astype(dtype), total, dtypes)
+
+
+def named(params: Any, task: Task) -> Any:
+    """The parameters with the names that the model of a task has now: see `nn.terms.renamed`."""
+    names = {name for path in flatten_dict(params) for name in path}
+    is_earlier = any(re.fullmatch(r"terms_\d+", name) for name in names)
+    return renamed(params, jax.eval_shape(task.init, jax.random.key(0))) if is_earlier else params
 
 
 def taken_over(shapes: Flat, trained: Flat, keeps_head: bool, start: str) -> dict[Path, np.ndarray]:

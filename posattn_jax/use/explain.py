@@ -11,7 +11,7 @@ import numpy as np
 from posattn_jax.analysis import attention_page
 from posattn_jax.axes import Array
 from posattn_jax.data.images import GridImages, image_files
-from posattn_jax.nn.terms import PositionalBias
+from posattn_jax.nn.terms import PositionalBias, by_name
 from posattn_jax.ops import span
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
@@ -200,11 +200,11 @@ def _scores_of_positions(run: TrainedRun, layer: int, out: dict[str, Any]) -> Ar
     """scale * v . E + beta [h, *R], before the span's Gaussian; None if the layer has neither v nor beta."""
     attention, looped = run.task.blocks[layer].attention, run.config.model.scan_layers
     scores = jnp.moveaxis(out["relative_bias"], -1, 0) if "relative_bias" in out else None
-    bias = next((i for i, term in enumerate(attention.terms) if isinstance(term, PositionalBias)), None)
+    bias = next((name for name, term in by_name(attention.terms).items() if isinstance(term, PositionalBias)), None)
     if bias is None or "relative_encoding" not in out:
         return scores
     params = run.params["encoder"] if run.is_of_sentences else run.params
-    own = params["blocks_0" if looped else f"blocks_{layer}"]["attention"][f"terms_{bias}"]["v"]
+    own = params["blocks_0" if looped else f"blocks_{layer}"]["attention"][bias]["v"]
     own = own[layer] if looped else own
     scale = 1 / np.sqrt(own.shape[-1]) if attention.scale is None else attention.scale
     added = scale * jnp.einsum("hd,...hd->h...", own, out["relative_encoding"])

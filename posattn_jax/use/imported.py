@@ -27,6 +27,7 @@ from posattn_jax.system.files import write_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.train import pretrained
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
@@ -66,15 +67,17 @@ def import_weights(
         run = _of_vit(weights, num_heads)
     if num_sentences is not None and run.config.data.kind != name_of(SentenceFiles):
         raise InputError(f"--num_sentences={num_sentences}: expected none, as {weights.path} has no head for sentences")
-    experiment.data_set(run.config)  # fails early, before the folder is made
-    checkpoints = Checkpoints(workdir)
-    state = TrainState(step=np.int32(0), params=run.params, opt_state={}, rng={}, totals={})
-    checkpoints.save(state, {}, score=0.0)  # any score: it is the only checkpoint, and so the best
-    checkpoints.close()
+    data = experiment.data_set(run.config)  # fails early, before the folder is made
+    workdir.mkdir(parents=True, exist_ok=True)
     if run.subwords is not None:
         tokenizer.save(run.subwords, workdir)
     if run.about:
         user_data.save(workdir, run.about)
+    params = pretrained.named(run.params, experiment.make_task(run.config, data.empty(workdir)))
+    checkpoints = Checkpoints(workdir)
+    state = TrainState(step=np.int32(0), params=params, opt_state={}, rng={}, totals={})
+    checkpoints.save(state, {}, score=0.0)  # any score: it is the only checkpoint, and so the best
+    checkpoints.close()
     write_json(workdir / "config.json", run.config.to_dict())
     number = sum(array.size for array in jax.tree.leaves(run.params))
     print(f"{workdir}: imported {number:,} parameters of {weights.path}")

@@ -201,4 +201,5 @@ def of_run(
         source = data.empty(workdir)
         task = experiment.make_task(config, source)
         params, step = pretrained.read(workdir)
-    return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, data, source)
+        params = jax.tree.map(jnp.asarray, pretrained.named(params, task))
+    return TrainedRun(workdir, config, task, params, step, data, source)

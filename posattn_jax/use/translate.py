@@ -28,8 +28,8 @@ from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import cache_folder
 from posattn_jax.tasks.translation import Translation
+from posattn_jax.train import pretrained
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.pretrained import average
 from posattn_jax.use.trained import read_config
 
 CHUNK_BATCHES = 8  # the batches that are read, sorted by length and written at a time
@@ -130,7 +130,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     if not steps:
         raise InputError(f"--workdir={workdir}: the run has no checkpoint of an evaluation yet")
     with doing("reading the run"):
-        params = average(checkpoints, steps)
+        params = pretrained.named(pretrained.average(checkpoints, steps), task)
         checkpoints.close()
         check_vocabulary(params, source, target, workdir)
         translator = Translator(task, params, source, target, buckets=data.buckets)

@@ -56,14 +56,20 @@ def test_a_default_that_is_a_part_is_one():
     config = attention()
     assert config.terms.to_dict() == {"content": {"kind": "Content"}}
     assert config.kernel_init == "xavier" and config.span is None
-    assert build(config, "attention").terms == (Content(),)
+    assert dict(build(config, "attention").terms) == {"content": Content()}
 
 
 @pytest.mark.parametrize("terms", [(Content(), RelativeBias((3,)), LinearBias()), (LinearBias(), LinearBias())])
 def test_objects_keep_their_order_and_number(terms):
-    """Also where the names of their classes are in another, or twice the same: parameters are numbered by it."""
+    """Also where the names of their classes are in another, or twice the same."""
     layer = PositionalSelfAttention(2, terms=terms)
-    assert build(parts.of(layer), "attention").terms == terms
+    assert tuple(build(parts.of(layer), "attention").terms.values()) == terms
+
+
+def test_terms_keep_their_names():
+    terms = {"bias": LinearBias(), "what": Content()}
+    layer = PositionalSelfAttention(2, terms=terms)
+    assert dict(build(parts.of(layer), "attention").terms) == terms
 
 
 def test_blocks_are_made_afresh():
@@ -127,7 +133,7 @@ class OwnTerm(nn.Module):
 def test_a_class_of_ones_own():
     config = attention(terms={"own": part(OwnTerm, strength=3.0)})
     assert config.terms.own.kind == "tests.config.test_parts:OwnTerm"
-    assert build(config, "attention").terms == (OwnTerm(3.0),)
+    assert dict(build(config, "attention").terms) == {"own": OwnTerm(3.0)}
 
 
 def test_every_named_function_is_itself():
@@ -212,4 +218,4 @@ def test_bad_calls_are_one_line():
 
 def test_a_part_of_another_kind_of_part():
     config = attention(terms={"positional": part(Positional, encoding=part(SirenEncoding, num_layers=4))})
-    assert build(config, "x").terms == (Positional(SirenEncoding(num_layers=4)),)
+    assert dict(build(config, "x").terms) == {"positional": Positional(SirenEncoding(num_layers=4))}

@@ -90,7 +90,8 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
     assert f"starts from {files / 'bert'}, step 0: 1,496 of its 1,752 parameters\n" in told
     assert "  left out: bias [40], encoder/position_embedding/embedding [16 8], norm/bias [8], " in told
     assert "  drawn anew: head/bias [2], head/kernel [8 2]: 18 numbers\n" in told
-    assert f"  added: {block}/terms_1/encoding/table [3 1 4], {block}/terms_2/beta [3 2]: 36 numbers\n" in told
+    dynamic, fixed = f"{block}/terms_dynamic_convolution/encoding/table", f"{block}/terms_fixed_convolution/beta"
+    assert f"  added: {dynamic} [3 1 4], {fixed} [3 2]: 36 numbers\n" in told
     assert "  the same function: logits of 8 examples differ by 0 at most\n" in told
     assert "  but without absolute_positions: with them the logits differ by 0.0" in told
     trained, _ = pretrained.read(files / "bert")
@@ -154,7 +155,7 @@ def test_treatments_of_the_sweep_add_what_begins_at_0(files, name):
     shapes = flatten_dict(jax.eval_shape(task.init, jax.random.key(0)), sep="/")
     first = {path.removeprefix("encoder/blocks_0/attention/") for path in shapes if "/blocks_0/attention/" in path}
     common = {"output/bias", "output/kernel", "projections/bias", "projections/kernel"}
-    dynamic, beta = "terms_1/encoding/table", "terms_2/beta"
+    dynamic, beta = "terms_dynamic_convolution/encoding/table", "terms_fixed_convolution/beta"
     kernel = {f"values/convolution/convolution/{each}" for each in ("bias", "kernel")}
     added = {"composite": {dynamic, beta}, "dynamic": {dynamic}, "span": {"span/precision"}, "depthwise": kernel}
     assert first - common == added.get(name.removeprefix("bare_"), set())

@@ -57,6 +57,23 @@ def flat_names(params, inputs):
     )
 
 
+def test_terms_have_the_names_that_they_are_given():
+    """An added term renames no other; otherwise it is the layer of the same terms in a tuple."""
+    names = "what", "where", "u", "v"
+    numbered = make_layer()
+    named = make_layer(terms=dict(zip(names, numbered.terms, strict=True)))
+    inputs = jax.random.normal(jax.random.key(0), (1, 6, C))
+    params = made_params(lambda: numbered.init(jax.random.key(0), inputs, (2, 3))["params"])
+    shapes = jax.eval_shape(lambda: named.init(jax.random.key(0), inputs, (2, 3))["params"])
+    assert shapes.keys() == {"projections", "output", "terms_where", "terms_u", "terms_v"}
+    own = {"terms_where": params["terms_1"], "terms_u": params["terms_2"], "terms_v": params["terms_3"]}
+    own |= {name: params[name] for name in ("projections", "output")}
+    expected = numbered.apply({"params": params}, inputs, (2, 3))
+    np.testing.assert_array_equal(named.apply({"params": own}, inputs, (2, 3)), expected)
+    tables, table = precompute_encoding(named, own, jnp.ones((3, 5, H, D)))
+    assert [*tables.terms] == [*names] and table["terms_where"]["encoding"]["table"].shape == (3, 5, H, D)
+
+
 @pytest.mark.parametrize(
     "grid_shape, span, options",
     [

@@ -69,6 +69,8 @@ def five_axes():
             r"terms\[1\]=SirenEncoding\(...\) is an encoding: .* Positional\(SirenEncoding\(...\)\)",
         ),
         (lambda: init(terms=(GaussianSpan(),)), r"terms\[0\]=GaussianSpan.* is a span: expected span=GaussianSpan"),
+        (lambda: init(terms={"far": SirenEncoding()}), r"terms\['far'\]=SirenEncoding.*Positional\(SirenEncoding"),
+        (lambda: init(terms={}), r"terms=\(\): expected at least one score term"),
         (lambda: init(span=Content()), r"span=Content.* is a score term: expected terms=\(..., Content\(...\)\)"),
         (lambda: Positional(Content()), "encoding=Content.* is a score term: expected terms="),
         (lambda: init_native(terms=(native_encoding(),)), r"terms\[0\]=SirenEncoding.*: .*Positional\(SirenEncoding"),

@@ -103,6 +103,13 @@ def test_a_part_of_ones_own():
     assert own["weight"][...] != 0 and (own["bias"]["beta"][...] != 0).any()
 
 
+def test_terms_have_the_names_that_they_are_given():
+    layer = make(terms={"what": Content(), "where": Positional(SirenEncoding())}, example=(INPUTS,))
+    assert layer.terms["where"] is layer.terms_where and layer.terms.keys() == {"what", "where"}
+    gradient = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer(INPUTS) ** 2)))(layer)
+    assert (gradient["terms_where"]["encoding"]["siren"]["kernel_1"][...] != 0).any()
+
+
 def test_parts_without_sizes_get_their_parameters_from_the_layer():
     layer = make(terms=(Content(), Positional(SirenEncoding())), example=(INPUTS,), values=Translution((1, 1)))
     assert layer.terms_1.encoding.siren.kernel_1.shape == (2, 4)

@@ -4,17 +4,39 @@ import socket
 import subprocess
 import sys
 
+import chex
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from posattn_jax.system import checksums
 from posattn_jax.system.errors import RunError
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.step import TrainState
 from tests.drills.damages import DAMAGES, delete, empty, flip_a_bit
 from tests.support.slow import slow
+
+
+def test_terms_that_had_numbers_are_read_by_their_names(tmp_path):
+    """Parameters and moments of every layer; a stack that has numbers keeps them."""
+
+    def state(names, step):
+        layer = {"output": jnp.arange(3.0)} | {name: {"table": jnp.full((2, 2), i)} for i, name in enumerate(names)}
+        params = {"blocks_0": {"attention": layer}, "blocks_1": {"attention": {"terms_0": jnp.ones(2)}}}
+        return TrainState(step, params, optax.adam(1e-3).init(params), {}, {})
+
+    earlier, present = (
+        jax.jit(lambda names=names: state(names, jnp.int32(3)))()
+        for names in (("terms_2", "terms_10"), ("terms_content_bias", "terms_positional"))
+    )
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(earlier, {})
+    found, _ = checkpoints.restore(jax.eval_shape(lambda: present))
+    checkpoints.close()
+    chex.assert_trees_all_equal(found, present)
 
 
 @flax.struct.dataclass

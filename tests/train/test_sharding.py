@@ -46,7 +46,7 @@ CUT = {
     r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/kernel$": ("width", "heads", None),
     r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/bias$": ("heads", None),
     r"energies/relative$": ("heads", None),
-    r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$": ("width", "heads", None),
+    r"(values|terms_\w+)/(\w*matrices|matrix|relative|bases)$": ("width", "heads", None),
     r"values/up$": ("heads", None, None),
     r"values/down$": ("width", None),
     r"feed_forward/hidden/kernel$": ("width", "hidden"),

@@ -171,7 +171,7 @@ def test_optimizer_is_the_papers_adam():
 def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
     """At every step of a schedule, in proportion; other parameters keep theirs."""
     params = {"span": {"sigma": jnp.full(2, 0.3)}, "kernel": jnp.ones((2, 2))}
-    params |= {name: {"a": jnp.full(2, 0.3)} for name in ("terms_1", "terms_10", "values")}
+    params |= {name: {"a": jnp.full(2, 0.3)} for name in ("terms_1", "terms_positional", "values")}
     rates = {"learning_rate": 1e-2, "weight_decay": weight_decay, "schedule": Linear(warmup_steps=3)}
     own = {"span_learning_rate": 1e-3, "terms_learning_rate": 2e-2}
     plain, own = (Adam(**rates, **more).make(10, 10) for more in ({}, own))
@@ -183,7 +183,7 @@ def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
         )
         np.testing.assert_array_equal(updates["kernel"], expected["kernel"])
         np.testing.assert_allclose(updates["span"]["sigma"], 0.1 * expected["span"]["sigma"], rtol=1e-6)
-        for name in ("terms_1", "terms_10", "values"):
+        for name in ("terms_1", "terms_positional", "values"):
             np.testing.assert_allclose(updates[name]["a"], 2 * expected[name]["a"], rtol=1e-6)
     assert expected["span"]["sigma"].all()
     with pytest.raises(ValueError, match="terms_learning_rate=0.02: expected 0 where learning_rate is 0"):

@@ -110,7 +110,7 @@ def test_spans_and_kernels(digits_run, explained):
         expected = np.stack([np.exp(-0.5 * ((y / a) ** 2 + (x / b) ** 2)) for a, b in sigma])
         close(kernel_of(explained, i, "Gaussian of the span"), expected, 1)
         encoding = np.asarray(encodings[f"block_{i}"]["relative_encoding"], float)
-        v = np.asarray(params["terms_3"]["v"], float)
+        v = np.asarray(params["terms_positional_bias"]["v"], float)
         scores = np.einsum("yxhd,hd->hyx", encoding, v) / 2  # the square root of 4 features a head
         close(kernel_of(explained, i, "Scores of positions alone"), scores, np.ptp(scores))
         weights, expected = weights_of(explained, 0, i), np.zeros((2, 7, 7))
@@ -171,7 +171,7 @@ def test_sentences(tmp_path, make):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         close(weights_of(page, i, 0), weights, weights.max(-1, keepdims=True))
         assert bool(example["prediction"]) == (make is make_rte)
-    beta = np.asarray(run.params["encoder"]["blocks_0"]["attention"]["terms_2"]["beta"], float)
+    beta = np.asarray(run.params["encoder"]["blocks_0"]["attention"]["terms_relativebias"]["beta"], float)
     kernel = kernel_of(page, 0, "Scores of positions alone")
     close(kernel[:, 9:14], beta.T, np.ptp(beta, axis=0)[:, None])  # of 23 offsets the five in the middle
     assert page["layers"][0]["halfSpans"] is None
