@@ -23,7 +23,7 @@ OF_ALL=(
     tests/ops/attention/xla/test_{reference.py::TestReference,dense.py::TestDense}::test_values_and_gradients
     tests/ops/attention/xla/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
     tests/ops/attention/tpu/test_kernels.py::test_heads_that_share_registers
-    tests/ops/attention/cuda/test_layout.py
+    tests/ops/attention/cuda/test_availability.py
     tests/nn/test_{attention,mixing}.py
     tests/use/test_predict.py::test_the_command
 )
@@ -31,7 +31,7 @@ TESTS=(
     tests/ops/attention/xla/test_tiled.py::TestTiled::test_values_and_gradients
     tests/ops/attention/cpu/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
-    tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,layout.py::test_a_program_for_gpus_calls_the_kernels}
+    tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,availability.py::test_a_program_for_gpus_calls_the_kernels}
     tests/ops/attention/tpu/test_kernels.py::test_lowers_for_tpus
     tests/nn/test_attention.py::test_values_and_gradients_of_every_parameter
     tests/train/test_checkpoint.py

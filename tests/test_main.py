@@ -242,7 +242,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
 
 @pytest.mark.slow
 def test_cifar10_from_files_to_pictures(tmp_path):
-    """The paper's config, tiny, on made files in the official layout."""
+    """The paper's config, tiny, on made files in the official format."""
     made_data.write_binary(tmp_path / "data")
     arguments = (f"--config.data.dir={tmp_path / 'data'}", "--config.data.validation_limit=100")
     code, out, err = run(f"--workdir={tmp_path / 'run'}", *arguments, config="configs/cifar2d_span.py:tiny")
@@ -257,7 +257,7 @@ def test_cifar10_from_files_to_pictures(tmp_path):
 
 @pytest.mark.slow
 def test_clips_from_files_to_pictures(tmp_path):
-    """A digit that moves, in three dimensions, on made files in MNIST's layout."""
+    """A digit that moves, in three dimensions, on made files in MNIST's format."""
     made_data.write_mnist(tmp_path / "data" / "mnist")
     fields = {"dir": tmp_path / "data", "pool": 8, "scene.canvas": 32, "scene.frames": 2}
     arguments = [f"--workdir={tmp_path / 'run'}", *(f"--config.data.{name}={value}" for name, value in fields.items())]
@@ -333,7 +333,7 @@ def test_bad_grid_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_points_from_files_to_evaluation(tmp_path):
-    """The ink of digits as points, through general Translution, on made files in MNIST's layout."""
+    """The ink of digits as points, through general Translution, on made files in MNIST's format."""
     made_data.write_mnist(tmp_path / "data" / "mnist")
     arguments = [
         f"--workdir={tmp_path / 'run'}",

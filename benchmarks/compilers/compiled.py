@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from posattn_jax.benchmarks import command
 from posattn_jax.benchmarks.shapes import Point, input_shapes, parse_shape
 from posattn_jax.benchmarks.table import put_into
 from posattn_jax.system import command_line
@@ -30,11 +31,11 @@ from posattn_jax.system.processes import child_environment
 HERE = pathlib.Path(__file__).parent
 PACKAGE = HERE.parents[1] / "posattn_jax"
 PASSES = ("forward", "backward")  # backward includes forward
-LAYOUTS = ("fused", "tiled", "dense")  # ours
+IMPLEMENTATIONS = ("fused", "tiled", "dense")  # ours
 KERNELS = {"gpu": "cuda", "tpu": "tpu", "cpu": "cpu"}  # the folders of those of each device
 OF_FUSED = {"fused.py", "platform.py", *KERNELS.values()}
 SOURCES = (".py", ".h", ".cu", ".cc")
-CHOOSING = {"select.py", "trial.py", "verdict.py"}  # which choose a layout, and are in no program of a named one
+CHOOSING = {"select.py", "trial.py", "verdict.py"}  # of an implementation: they are in no program of a named one
 ORDER = operator.attrgetter("target", "shape", "half", "head_dim", "backward")  # the rows of tables
 # For every process: compilers look for no device, inherit no flags, and print the error last.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
@@ -45,14 +46,14 @@ class Case(NamedTuple):
 
     Attributes:
       target: the device, such as "v5e".
-      layout: a layout of `relative_attention`, or another attention that it is compared with.
+      implementation: one of `relative_attention`, or another attention that it is compared with.
       shape, half: a grid, as "2d64", and its half-span in positions in every dimension.
       batch, heads, head_dim, dtype: those of the features.
       backward: whether the gradients of all arrays are computed too.
     """
 
     target: str
-    layout: str
+    implementation: str
     shape: str
     half: int
     batch: int
@@ -79,7 +80,7 @@ class Instrument(NamedTuple):
     Attributes:
       program: the module that compiles a case, given as JSON, and prints its figures as JSON.
       parts: modules of this folder that the figures depend on, in addition to those of every instrument.
-      targets, layouts: the names that are allowed.
+      targets, implementations: the names that are allowed.
       packages: the packages whose versions the figures depend on.
       table: a function from results by case to Markdown.
       mark: the tables are between "<!-- MARK -->" and "<!-- /MARK -->" in the page.
@@ -89,7 +90,7 @@ class Instrument(NamedTuple):
     program: str
     parts: Sequence[str]
     targets: Sequence[str]
-    layouts: Sequence[str]
+    implementations: Sequence[str]
     packages: Sequence[str]
     table: Callable[[dict[Case, dict[str, Any]], Mapping[str, str]], str]
     mark: str
@@ -113,7 +114,7 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
     """The flags, unparsed, in a registry of their own."""
     values = flags.FlagValues()
     own = {"flag_values": values}
-    for name in ("targets", "layouts"):
+    for name in ("targets", "implementations"):
         allowed = list(getattr(instrument, name))
         flags.DEFINE_list(name, allowed, f"Some of {', '.join(allowed)}.", **own)
     flags.DEFINE_list("shapes", shapes.split(","), "Grids with half-spans in positions, as 2d64:8.", **own)
@@ -130,7 +131,8 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
 
 def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
     """The cases that the options ask for; InputError for invalid ones."""
-    for flag, allowed in (("targets", instrument.targets), ("layouts", instrument.layouts), ("passes", PASSES)):
+    known = {name: getattr(instrument, name) for name in ("targets", "implementations")} | {"passes": PASSES}
+    for flag, allowed in known.items():
         for name in getattr(options, flag):
             if name not in allowed:
                 raise InputError(f"--{flag}={name}: expected some of {', '.join(allowed)}")
@@ -142,12 +144,12 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
         parse_shape(shape)
         points.append((shape, int(half)))
     return [
-        Case(target, layout, *point, options.batch, options.heads, head_dim, options.dtype, name == "backward")
+        Case(target, implementation, *point, options.batch, options.heads, head_dim, options.dtype, name == "backward")
         for point in points
         for head_dim in command_line.numbers("--head_dims", options.head_dims)
         for name in options.passes
         for target in options.targets
-        for layout in options.layouts
+        for implementation in options.implementations
     ]
 
 
@@ -155,8 +157,8 @@ def source_of(case: Case, instrument: Instrument) -> str:
     """The SHA-256 of the code that a case depends on: the instrument, and the implementations if it is one of ours."""
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("shapes", "timing")]
     used += [HERE / f"{name}.py" for name in ("hlo", *instrument.parts)]
-    if case.layout in LAYOUTS:
-        is_fused = case.layout == "fused"
+    if case.implementation in IMPLEMENTATIONS:
+        is_fused = case.implementation == "fused"
         apart = set(KERNELS.values()) - {KERNELS[instrument.device]} if is_fused else OF_FUSED
         ours = sorted(path for path in (PACKAGE / "ops").rglob("*") if path.suffix in SOURCES)
         used += [path for path in ours if not (apart | CHOOSING) & set(path.relative_to(PACKAGE).parts)]
@@ -185,10 +187,10 @@ def _code(path: pathlib.Path) -> str:
 
 def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:
     """The figures from a separate process; {"absent": REASON} if it fails."""
-    command = [sys.executable, "-m", instrument.program, json.dumps(case)]
+    process = [sys.executable, "-m", instrument.program, json.dumps(case)]
     environment = child_environment() | {**instrument.environment, **OF_ALL}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(process, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         return {"absent": f"no answer after {seconds:g} s"}
     if done.returncode == 0:
@@ -201,7 +203,7 @@ def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, 
 
 def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, about: str) -> int:
     """Compiles each case without a kept result, prints the tables, and puts them into a page; returns the exit code."""
-    options = command_line.parse(values, argv, about)
+    options = command_line.parse(values, command.with_present_flags(argv), about)
     asked, versions = cases(options, instrument), instrument.versions
     path = None if options.out is None else pathlib.Path(options.out)
     kept = read_json(path) if path is not None else None
@@ -228,8 +230,8 @@ def absences(results: Mapping[Case, Mapping[str, Any]]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for case, figures in results.items():
         if "absent" in figures:
-            where = f"{case.layout}, {case.target}, {case.shape}, {case.head_dim} features, {PASSES[case.backward]}"
-            reasons.setdefault(figures["absent"], []).append(where)
+            where = f"{case.implementation}, {case.target}, {case.shape}, {case.head_dim} features"
+            reasons.setdefault(figures["absent"], []).append(f"{where}, {PASSES[case.backward]}")
     return [f"- {'; '.join(where)}: {reason}." for reason, where in reasons.items()]
 
 

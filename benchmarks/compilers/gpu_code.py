@@ -1,6 +1,6 @@
 """The machine code of attention for GPUs, compiled without a GPU by XLA and NVIDIA's compilers.
 
-  python -m benchmarks.compilers.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
+  python -m benchmarks.compilers.gpu_code [--targets=h200,a100] [--implementations=fused,tiled,dense] [--shapes=2d64:8]
       [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/compiled_gpus.md]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. For the fused
@@ -60,14 +60,19 @@ def tensor_cycles(case: Case, code: Mapping[str, Any]) -> float:
 
 def programs_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     """The code that XLA generates for each program: all of "tiled" and "dense", and the code around fused kernels."""
-    head = ["grid: half-span", "d", "GPU", "pass", "layout", "our kernels", "launches by XLA"]
+    head = ["grid: half-span", "d", "GPU", "pass", "implementation", "our kernels", "launches by XLA"]
     rows = [[*head, "instructions a useful pair", "calls of libraries", "temporary MiB"]]
     for case, figures in results.items():
         if "xla" not in figures:
             continue
         xla, pairs = figures["xla"], case.batch * case.heads * case.point.pairs
-        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward], case.layout])
-        rows[-1] += [str(len(figures["kernels"])), str(xla["launches"]), number(32 * xla["warp_instructions"] / pairs)]
+        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward]])
+        rows[-1] += [
+            case.implementation,
+            str(len(figures["kernels"])),
+            str(xla["launches"]),
+            number(32 * xla["warp_instructions"] / pairs),
+        ]
         rows[-1] += [str(xla["library_calls"]), number(figures["temp_mib"])]
     return markdown(rows) if len(rows) > 1 else ""
 
@@ -76,7 +81,7 @@ INSTRUMENT = compiled.Instrument(
     program=gpu_program.__name__,
     parts=("gpu_program", "gpus", "sass"),
     targets=tuple(GPUS),
-    layouts=compiled.LAYOUTS,
+    implementations=compiled.IMPLEMENTATIONS,
     packages=("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc"),
     table=table,
     mark="gpu_code",

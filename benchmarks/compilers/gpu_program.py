@@ -34,7 +34,7 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
     """A function (arrays, cotangent) -> results, with sigma traced within a static bound; and its arguments."""
     arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
     arrays["sigma"] = jax.ShapeDtypeStruct((len(case.point.half),), "float32")
-    attend = lambda arrays: relative_attention(**arrays, **_fixed(case), implementation=case.layout)
+    attend = lambda arrays: relative_attention(**arrays, **_fixed(case), implementation=case.implementation)
     return one_pass(attend, case.backward), (arrays, arrays["query"])
 
 
@@ -67,7 +67,7 @@ def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.
     device = get_topology_desc(**described).devices[0]
     there = jax.sharding.SingleDeviceSharding(device)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
-    with jax.default_device(device):  # layouts look at this
+    with jax.default_device(device):  # implementations look at this
         return jax.jit(function).lower(*arguments).compile()
 
 
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
         folder = pathlib.Path(name)
         compiled = compile_for(case.target, *attention(case), folder)
         figures: dict[str, Any] = {
-            "kernels": kernels(case) if case.layout == "fused" else [],
+            "kernels": kernels(case) if case.implementation == "fused" else [],
             "temp_mib": compiled.memory_analysis().temp_size_in_bytes / 2**20,
         }
         if any(folder.glob(XLA_PTX)):

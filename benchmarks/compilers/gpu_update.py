@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
     device, rows = get_topology_desc(**described).devices[0], []
     for treatment in options.treatments:
         for merged in options.merged:
-            with jax.default_device(device):  # layouts look at this
+            with jax.default_device(device):  # implementations look at this
                 update, kinds = update_of(treatment, merged == "yes", device)
                 compiled = jax.jit(update, donate_argnums=0).lower(*kinds).compile()
             row = {"treatment": treatment, "merged": merged, "launches": launches(compiled.as_text())}

@@ -1,6 +1,6 @@
 """The cycles of attention on TPUs, estimated without a TPU by libtpu's simulator.
 
-  python -m benchmarks.compilers.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
+  python -m benchmarks.compilers.tpu_cycles [--targets=v5e,v6e] [--implementations=fused,tiled,dense,flash]
       [--shapes=2d64:8,1d8192:256] [--heads=1] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
       [--out=FILE.json] [--into=docs/compiled_tpus.md]
 
@@ -25,7 +25,7 @@ from posattn_jax.benchmarks.roofline import work
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
 
-LAYOUTS = (*compiled.LAYOUTS, "flash")
+IMPLEMENTATIONS = (*compiled.IMPLEMENTATIONS, "flash")
 # For each chip the FLOPs, the bytes of memory and the results of exp per cycle, by JAX's figures: 197 and 920 TFLOP/s,
 # 820 and 1,640 GB/s. Clocks: 1.5 GHz for v5e, at which its 4 units of 128 x 128 have these FLOPs. 1.75 GHz for v6e is
 # not documented: at this clock 4 units of 256 x 256 would have these FLOPs.
@@ -43,12 +43,12 @@ def floors(case: Case) -> dict[str, float]:
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
     """Thousand cycles: a row for each case with its floor and all implementations; below, each fused kernel by name."""
     fields = ("shape", "half", "batch", "heads", "head_dim", "dtype", "target", "backward")
-    layouts = [name for name in LAYOUTS if any(case.layout == name for case in results)]
-    rows = [["grid: half-span", "b, h, d", "chip", "pass", "floor", *layouts]]
+    implementations = [name for name in IMPLEMENTATIONS if any(case.implementation == name for case in results)]
+    rows = [["grid: half-span", "b, h, d", "chip", "pass", "floor", *implementations]]
     for values in compiled.in_order(results, *fields):
-        alike = {case.layout: (case, figures) for case, figures in results.items() if _fields(case, fields) == values}
+        alike = {case.implementation: (case, each) for case, each in results.items() if _fields(case, fields) == values}
         case = next(iter(alike.values()))[0]
-        cells = [thousands(total(alike[name][1])) if name in alike else "-" for name in layouts]
+        cells = [thousands(total(alike[name][1])) if name in alike else "-" for name in implementations]
         kind, least = max(floors(case).items(), key=lambda each: each[1])
         rows.append([f"{case.shape}: {case.half}", _size(case), case.target, PASSES[case.backward]])
         rows[-1] += [f"{thousands(least)} ({kind})", *cells]
@@ -70,7 +70,7 @@ def _size(case: Case) -> str:
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     """The thousand cycles of each kernel of the implementation "fused", and of XLA's code around them."""
     found = {
-        case: figures["cycles"] for case, figures in results.items() if case.layout == "fused" and "cycles" in figures
+        case: each["cycles"] for case, each in results.items() if case.implementation == "fused" and "cycles" in each
     }
     if not found:
         return ""
@@ -100,7 +100,7 @@ INSTRUMENT = compiled.Instrument(
     program=tpu_program.__name__,
     parts=("tpu_program",),
     targets=tuple(CHIPS),
-    layouts=LAYOUTS,
+    implementations=IMPLEMENTATIONS,
     packages=("jax", "libtpu"),
     table=table,
     mark="tpu_cycles",

@@ -47,13 +47,14 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
 
     The features of all heads are in one axis, as a layer's projections return them.
     """
-    if case.layout == "flash":
+    if case.implementation == "flash":
         return flash(case)
     shapes = case.shapes
     arrays = {name: _joined(shape, case.dtype) for name, shape in shapes.items()}
     # While a program for another device is traced, an array on the CPU is computed with on the CPU.
     sigma = jax.device_put(np.asarray(case.point.sigma, np.float32), jax.devices("cpu")[0])
-    fixed = {"sigma": sigma, "grid_shape": case.point.grid_shape, "threshold": THRESHOLD, "implementation": case.layout}
+    fixed = {"sigma": sigma, "grid_shape": case.point.grid_shape, "threshold": THRESHOLD}
+    fixed["implementation"] = case.implementation
 
     def attend(arrays):
         apart = {name: array.reshape(shapes[name]) for name, array in arrays.items()}
@@ -105,7 +106,7 @@ def compile_for(chip: str, function: Callable, arguments: tuple) -> str:
         device = get_topology_desc(topology_name=f"{chip}:1x1", platform="tpu").devices[0]
         there = jax.sharding.SingleDeviceSharding(device)
         arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
-        with jax.default_device(device):  # layouts look at this
+        with jax.default_device(device):  # implementations look at this
             return str(jax.jit(function).lower(*arguments).compile().as_text())
 
 

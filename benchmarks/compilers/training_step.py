@@ -63,7 +63,7 @@ def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
         for name, array in source.batch(np.arange(len(source))).items()
     }
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
-    with jax.set_mesh(mesh), jax.default_device(devices[0]):  # what layouts go by
+    with jax.set_mesh(mesh), jax.default_device(devices[0]):  # what implementations go by
         return program.updates(bounds).lower(program.abstract, batch, count, None).compile()
 
 

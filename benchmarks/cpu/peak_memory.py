@@ -1,6 +1,7 @@
 """How much memory an implementation takes, forward and backward, what XLA does not see included (Linux).
 
-  python -m benchmarks.cpu.peak_memory [--layout=native] [--shape=2d64] [--half=8] [--batch=2 --heads=8 --head_dim=64]
+  python -m benchmarks.cpu.peak_memory [--implementation=native] [--shape=2d64] [--half=8] [--batch=2]
+      [--heads=8] [--head_dim=64]
 
 Prints, in MiB, the results (outputs and all gradients), the temporary memory that XLA plans, and by how much more than
 the results the resident memory of this process grew at its highest. Exit codes: 0 done, 2 wrong input.
@@ -13,7 +14,7 @@ import sys
 import jax
 from absl import flags
 
-from posattn_jax.benchmarks import attention
+from posattn_jax.benchmarks import attention, command
 from posattn_jax.benchmarks.shapes import Point, make_inputs, parse_shape
 from posattn_jax.ops.attention.api import GENERAL
 from posattn_jax.system import command_line
@@ -23,11 +24,11 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
     """The flags; InputError for anything wrong with them."""
     values = flags.FlagValues()
     own = {"flag_values": values}
-    flags.DEFINE_enum("layout", "native", GENERAL, "The layout.", **own)
+    flags.DEFINE_enum("implementation", "native", GENERAL, "The implementation.", **own)
     flags.DEFINE_string("shape", "2d64", "The grid.", **own)
     for name, default in (("half", 8), ("batch", 2), ("heads", 8), ("head_dim", 64)):
         flags.DEFINE_integer(name, default, "A size.", lower_bound=1, **own)
-    return command_line.parse(values, argv, str(__doc__))
+    return command_line.parse(values, command.with_present_flags(argv), str(__doc__))
 
 
 def resident_mib(highest: bool) -> float:
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     shape = parse_shape(options.shape)
     point = Point(options.shape, shape, tuple(min(options.half, size - 1) for size in shape))
     arrays = make_inputs(point, options.batch, options.heads, options.head_dim, "float32")
-    function = attention.make_function(options.layout, point, arrays, backward=True, static=False)
+    function = attention.make_function(options.implementation, point, arrays, backward=True, static=False)
     compiled = jax.jit(function).lower(arrays, arrays["query"]).compile()
     planned = compiled.memory_analysis()
     pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the highest begins anew

@@ -69,9 +69,9 @@ CASES = {
     "1d1024_plain_causal": Case((1024,), positions=False, causal=True),
     "2d64_plain": Case((64, 64), positions=False),
 }
-LAYOUTS = ("native", "portable", "dense", "tiled")
+OURS = ("native", "portable", "dense", "tiled")
 OF_TORCH = ("sdpa", "flex")
-RIVALS = (*LAYOUTS, "jax", *OF_TORCH)
+RIVALS = (*OURS, "jax", *OF_TORCH)
 
 
 def define_flags() -> flags.FlagValues:
@@ -172,7 +172,7 @@ def measure(case: Case, backward: bool, head_dim: int, options: flags.FlagValues
             times[rival].append(runs[rival]())
     for rival, taken in times.items():
         lower, median, upper = np.percentile(taken, [25, 50, 75]) * 1e3
-        within, vectors = rival in (*LAYOUTS, "flex"), rival in LAYOUTS and case.positions
+        within, vectors = rival in (*OURS, "flex"), rival in OURS and case.positions
         products = (22 if vectors else 14) if backward else (6 if vectors else 4)
         flops = products * head_dim * options.batch * options.heads * case.pairs(within)
         figures[rival] |= {"median_ms": median, "quartiles_ms": [lower, upper], "repeats": len(taken)}

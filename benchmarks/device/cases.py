@@ -19,7 +19,7 @@ GRIDS = (
 HEAD_DIMS = (64, 32, 128, 8)
 HEADS = 8
 
-# The shape by which the layouts are judged comes before everything else.
+# The shape by which the implementations are judged comes before everything else.
 PROOF = ("2d64", 8, 8)
 PROOF_HEAD_DIMS = (64, 32)
 
@@ -57,7 +57,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Parity:
-    """A small problem that the timed layouts must solve as the float64 reference does.
+    """A small problem that the timed implementations must solve as the float64 reference does.
 
     Options: of `relative_attention`; beside them "per_head", a sigma a head, and "key_mask", a random one.
     """

@@ -2,12 +2,12 @@
 
   python -m benchmarks.device.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
 
-First the shape that the layouts are judged by, then parity of the timed layouts with the float64 reference, then
+First the shape that implementations are judged by, then parity of the timed ones with the float64 reference, then
 further shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
 OUT/DEVICE/summary.json, and measured when the command is called again; what is there is not measured again unless
 versions, device or the source of the operation have changed. --quick does the same with tiny shapes, on a CPU too.
 
-Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no TPU; 75 the process ended
+Exit codes: 0 done, or out of time; 1 one disagrees with float64; 2 wrong input, or no TPU; 75 the process ended
 before its time (a program hung, or broke the device), and the same command goes on; 130 stopped by Ctrl-C.
 """
 

@@ -1,7 +1,8 @@
 """Outputs of some queries, and the gradients of all arrays that follow from them, in float64.
 
 With a cotangent of the outputs that is zero but at some queries every gradient is made of these queries alone. So what
-a layout computes is compared with the exact values at once, at sizes of which all pairs would take minutes in float64.
+an implementation computes is compared with exact values at once, at sizes of which all pairs would take minutes in
+float64.
 
 For a query t, with the keys s inside its span, and all terms of Alfons 2022, formula 1 and Algorithm 8:
 

@@ -1,4 +1,4 @@
-"""Times one case: our layouts, and attention without positions, each against float64."""
+"""Times one case: our implementations, and attention without positions, each against float64."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ from posattn_jax.benchmarks.roofline import Rates, work
 from posattn_jax.benchmarks.shapes import make_inputs
 from posattn_jax.benchmarks.timing import Program, Skipped, compile_ahead, failures_told, interleave
 
-LAYOUTS = ("fused", "tiled", "dense")
+TIMED = ("fused", "tiled", "dense")
 PLAIN = "flash"  # JAX's own attention of all pairs, which they are compared with
 PASSES = tuple(table.PASSES)
 
@@ -37,7 +37,7 @@ REPEATS, SECONDS = 20, 3.0
 
 def is_complete(record: Record) -> bool:
     """Whether nothing of a case is left to measure."""
-    return all({*LAYOUTS, PLAIN} <= record.results(name).keys() for name in PASSES)
+    return all({*TIMED, PLAIN} <= record.results(name).keys() for name in PASSES)
 
 
 def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_limit_gib: float) -> None:
@@ -48,7 +48,7 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
     exactly = functools.cache(lambda positional: attend_exactly(arrays, point, positional=positional))
     for name in PASSES:
         programs: dict[str, tuple[Program, dict[str, Any]]] = {}
-        for implementation in (*LAYOUTS, PLAIN):
+        for implementation in (*TIMED, PLAIN):
             if implementation in record.results(name) or clock.spent:
                 continue
             backward = name == "forward_backward"

@@ -1,4 +1,4 @@
-"""The timed layouts on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
+"""What is timed on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.device.cases import Parity
 from benchmarks.device.exact import judged, relative_error
-from benchmarks.device.measure import LAYOUTS
+from benchmarks.device.measure import TIMED
 from benchmarks.device.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
@@ -20,12 +20,12 @@ SECTION = "forward_backward"
 
 
 def is_complete(record: Record) -> bool:
-    """Whether the timed layouts were all tried."""
-    return set(LAYOUTS) <= record.results(SECTION).keys()
+    """Whether the timed implementations were all tried."""
+    return set(TIMED) <= record.results(SECTION).keys()
 
 
 def measure(case: Parity, record: Record, clock: Clock) -> None:
-    """Checks the timed layouts that the record does not have yet, until the time is spent."""
+    """Checks the timed implementations that the record does not have yet, until the time is spent."""
     arrays, options = make_problem(case)
     cotangent = np.random.default_rng(1).standard_normal(arrays["query"].shape, np.float32)
     cpu = jax.devices("cpu")[0]
@@ -34,20 +34,20 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
         rounded = np.asarray(jnp.asarray(cotangent, case.dtype), np.float64)
         function = make_function(case, "reference", options)
         expected = jax.device_get(jax.jit(function)(exact_arrays, jnp.asarray(rounded)))
-    for layout in LAYOUTS:
-        if layout in record.results(SECTION) or clock.spent:
+    for implementation in TIMED:
+        if implementation in record.results(SECTION) or clock.spent:
             continue
-        with record.attempt(SECTION, layout, clock):
+        with record.attempt(SECTION, implementation, clock):
             try:
                 # A TPU's kernels cannot multiply bfloat16 at a higher precision than their own.
                 precision = "highest" if case.dtype == "float32" else None
                 with failures_told(), jax.default_matmul_precision(precision):
-                    function = jax.jit(make_function(case, layout, options))
+                    function = jax.jit(make_function(case, implementation, options))
                     results = jax.device_get(function(arrays, jnp.asarray(cotangent, case.dtype)))
-                record.results(SECTION)[layout] = judged(errors(results, expected), TOLERANCES[case.dtype])
+                record.results(SECTION)[implementation] = judged(errors(results, expected), TOLERANCES[case.dtype])
             except Skipped as reason:
-                record.results(SECTION)[layout] = {"absent": str(reason)}
-        if "absent" in record.results(SECTION)[layout]:
+                record.results(SECTION)[implementation] = {"absent": str(reason)}
+        if "absent" in record.results(SECTION)[implementation]:
             record.check_device()
 
 
@@ -63,12 +63,12 @@ def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, object]]:
     return arrays, options | {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
 
 
-def make_function(case: Parity, layout: str, options: dict[str, object]):
+def make_function(case: Parity, implementation: str, options: dict[str, object]):
     """(arrays, cotangent) -> outputs and gradients."""
 
     def attend(arrays):
         masks = {name: jnp.asarray(options[name]) for name in ("key_mask",) if name in options}
-        return relative_attention(**arrays, **(options | masks), implementation=layout)
+        return relative_attention(**arrays, **(options | masks), implementation=implementation)
 
     return one_pass(attend, backward=True)
 

@@ -18,10 +18,10 @@ class Calls:
     calls: int
 
 
-def make_function(layout: str, point: Point, backward: bool) -> Callable:
+def make_function(implementation: str, point: Point, backward: bool) -> Callable:
     """(arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays."""
     fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
-    return one_pass(lambda arrays: relative_attention(**arrays, **fixed, implementation=layout), backward)
+    return one_pass(lambda arrays: relative_attention(**arrays, **fixed, implementation=implementation), backward)
 
 
 def make_plain_function(backward: bool) -> Callable:

@@ -89,12 +89,12 @@ def timing_table(results: list[dict[str, Any]]) -> str:
 
 
 def parity_table(results: list[dict[str, Any]]) -> str:
-    """A row a problem, a column a layout; what disagrees is bold."""
+    """A row a problem, a column an implementation; what disagrees is bold."""
     sections = [_section(result, PARITY) for result in results]
-    layouts = list(dict.fromkeys(name for section in sections for name in section["implementations"]))
-    rows = [["problem", *layouts]]
+    implementations = list(dict.fromkeys(name for section in sections for name in section["implementations"]))
+    rows = [["problem", *implementations]]
     for result, section in zip(results, sections, strict=True):
-        cells = [error(_of(section, name, "error"), _of(section, name, "agrees") is False) for name in layouts]
+        cells = [error(_of(section, name, "error"), _of(section, name, "agrees") is False) for name in implementations]
         rows.append([result["case"]["name"], *cells])
     return markdown(rows)
 

@@ -14,7 +14,7 @@ from posattn_jax.system.files import value_at
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET", "bleurt": "BLEURT"}
 EXPLANATION = (
     "Operations, CPU time (of all cores) and temporary memory are those of one update, forward and backward. "
-    "Operations count every step of every loop of the formulas with all pairs laid out, not what a layout leaves out. "
+    "Operations count every step of every loop of the formulas with all pairs, not what an implementation leaves out. "
     "Process memory and seconds are those of whole runs, compilation and evaluation included, on a machine that other "
     "work may have shared."
 )

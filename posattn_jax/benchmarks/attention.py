@@ -12,7 +12,6 @@ training, unless --static. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctr
 import dataclasses
 import functools
 import pathlib
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +51,7 @@ def define_flags() -> flags.FlagValues:
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
     """The flags, and the points that they give; InputError for anything wrong with them."""
-    argv = [re.sub("^--?layouts(?==|$)", "--implementations", each) for each in argv]  # as it was called
-    options = command.parse(define_flags(), argv, str(__doc__))
+    options = command.parse(define_flags(), command.with_present_flags(argv), str(__doc__))
     for implementation in options.implementations:
         if implementation not in GENERAL:
             raise InputError(f"--implementations={implementation}: expected some of {', '.join(GENERAL)}")

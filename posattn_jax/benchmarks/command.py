@@ -3,6 +3,7 @@
 import os
 import pathlib
 import platform
+import re
 from importlib import metadata
 from typing import Any
 
@@ -25,6 +26,11 @@ def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
     flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)
     flags.DEFINE_string("out", None, "The folder for results.json, and figures where there are any.", **own)
     return values
+
+
+def with_present_flags(argv: list[str]) -> list[str]:
+    """The arguments, with --implementations and --implementation where earlier versions had --layouts and --layout."""
+    return [re.sub("^--?layout(s?)(?==|$)", r"--implementation\1", each) for each in argv]
 
 
 def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:

@@ -66,7 +66,7 @@ def test_figures_are_drawn(tmp_path, monkeypatch, roughly_drawn):
     }
 
 
-def test_a_layout_that_fails_is_skipped_with_its_reason(capsys, monkeypatch):
+def test_an_implementation_that_fails_is_skipped_with_its_reason(capsys, monkeypatch):
     def failing(problem):
         raise ValueError('implementation="reference" does not support anything')
 

@@ -109,7 +109,7 @@ def made(monkeypatch):
 
     def figures(case, instrument, seconds):
         asked.append(case)
-        if case.layout == "dense":
+        if case.implementation == "dense":
             return {"absent": "it failed"}
         if instrument.mark == "tpu_cycles":
             return {"cycles": {"XLA": 1000, "posattn_forward": 2500}}
@@ -128,10 +128,10 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
     mark = command.INSTRUMENT.mark
     page.write_text(f"before\n<!-- {mark} -->\nold\n<!-- /{mark} -->\nafter\n")
     arguments = ["", f"--targets={target}", "--shapes=2d64:8", f"--out={out}", f"--into={page}"]
-    assert command.run([*arguments, "--layouts=fused,dense"]) == 0
+    assert command.run([*arguments, "--implementations=fused,dense"]) == 0
     assert len(made) == 4 and len(json.loads(out.read_text())["cases"]) == 4
-    assert command.run([*arguments, "--layouts=fused,tiled"]) == 0
-    assert [case.layout for case in made[4:]] == ["tiled", "tiled"]
+    assert command.run([*arguments, "--implementations=fused,tiled"]) == 0
+    assert [case.implementation for case in made[4:]] == ["tiled", "tiled"]
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert (
@@ -145,13 +145,13 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
     else:
         assert "| 2d64: 8 | 64 | h200 | forward | forward | 168 | 4 | 2.00 | 100 | 128 | MUFU 3 |" in text
     monkeypatch.setattr(compiled, "source_of", lambda case, instrument: "another")
-    assert command.run([*arguments, "--layouts=fused"]) == 0
-    assert [case.layout for case in made[6:]] == ["fused", "fused"]
+    assert command.run([*arguments, "--layouts=fused"]) == 0  # as the flag was called
+    assert [case.implementation for case in made[6:]] == ["fused", "fused"]
     capsys.readouterr()
 
 
 def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
-    """Nor on the kernels of another device, or on those of another layout, wherever the package is."""
+    """Nor on the kernels of another device, or on those of another implementation, wherever the package is."""
     tmp_path /= "fused/cuda/tpu"
     path = {"tpu": tmp_path / "ops/tpu/kernel.py", "gpu": tmp_path / "ops/cuda/kernel.py"}
     path["all"], path["none"] = tmp_path / "ops/scores.py", tmp_path / "ops/attention/select.py"
@@ -164,7 +164,7 @@ def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
     monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
 
     def sources():
-        fused, tiled = (Case("v5e", layout, "2d64", 8, 1, 1, 64, "bfloat16", False) for layout in ("fused", "tiled"))
+        fused, tiled = (Case("v5e", each, "2d64", 8, 1, 1, 64, "bfloat16", False) for each in ("fused", "tiled"))
         asked = [(fused, tpu_cycles), (fused, gpu_code), (tiled, tpu_cycles)]
         return [compiled.source_of(case, command.INSTRUMENT) for case, command in asked]
 
@@ -184,7 +184,7 @@ def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
     "arguments, message",
     [
         (["--targets=v9"], "--targets=v9: expected some of v5e, v6e"),
-        (["--layouts=native"], "--layouts=native: expected some of fused, tiled, dense, flash"),
+        (["--implementations=native"], "--implementations=native: expected some of fused, tiled, dense, flash"),
         (["--passes=both"], "--passes=both: expected some of forward, backward"),
         (["--shapes=2d64"], "--shapes=2d64: expected a grid and a half-span in positions, such as 2d64:8"),
         (["--head_dims=x"], "--head_dims=x: expected whole numbers"),
@@ -282,7 +282,7 @@ def test_little_is_spilled_forward(head_dim):
 @needs_cuda
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS)
-def test_layouts_of_xla_compile_for_every_gpu(gpu):
-    for layout in ("tiled", "dense"):
-        found = figures(gpu_code, gpu, layout, "2d16", 2, 1, 2, 32, "float32", True)
+def test_implementations_of_xla_compile_for_every_gpu(gpu):
+    for implementation in ("tiled", "dense"):
+        found = figures(gpu_code, gpu, implementation, "2d16", 2, 1, 2, 32, "float32", True)
         assert found["kernels"] == [] and found["xla"]["launches"] > 0

@@ -86,35 +86,35 @@ def test_times_floors_errors_and_ratios(checked):
         assert list(result["passes"]) == ["forward", "forward_backward"]
         for name, section in result["passes"].items():
             found = section["implementations"]
-            assert found.keys() == {*measure.LAYOUTS, measure.PLAIN}
+            assert found.keys() == {*measure.TIMED, measure.PLAIN}
             assert found["fused"]["absent"] and found[measure.PLAIN]["absent"]
             assert section["floor_ms"] == max(section["floors_ms"].values()) > 0
             assert section["floors_ms"].keys() == {"arithmetic", "exp", "bandwidth"}
             arrays = {"query", "key", "value", "relative_encoding", "content_bias", "position_bias", "sigma"}
             gradients = {f"d {array}" for array in arrays} if name == "forward_backward" else set()
-            for layout in ("tiled", "dense"):
-                values = found[layout]
+            for implementation in ("tiled", "dense"):
+                values = found[implementation]
                 assert values["errors"].keys() == {"outputs"} | gradients
                 assert values["error"] == max(values["errors"].values())
                 assert values["agrees"] and values["error"] < (2e-2 if case.dtype == "bfloat16" else 2e-6)
                 assert values["quartiles_ms"][0] <= values["median_ms"] <= values["quartiles_ms"][1]
                 assert min(values["calls"], values["repeats"], values["temp_mib"], values["compile_seconds"]) > 0
-            ms = {layout: found[layout]["median_ms"] for layout in ("tiled", "dense")}
+            ms = {implementation: found[implementation]["median_ms"] for implementation in ("tiled", "dense")}
             assert section["ratios"]["tiled/dense"] == pytest.approx(ms["tiled"] / ms["dense"])
             assert section["ratios"]["tiled/floor"] == pytest.approx(ms["tiled"] / section["floor_ms"])
             assert section["ratios"]["fused/tiled"] is None
 
 
 @pytest.mark.slow
-def test_every_layout_is_compared_with_float64(checked):
+def test_every_implementation_is_compared_with_float64(checked):
     results = read(checked[0])
     for case in quick_cases():
         if isinstance(case, Parity):
             found = results[case.name]["passes"]["forward_backward"]["implementations"]
-            assert found.keys() == set(parity.LAYOUTS)
-            for layout in set(parity.LAYOUTS) - {"fused"}:
-                assert found[layout]["agrees"] and len(found[layout]["errors"]) == 8
-                assert found[layout]["error"] < (3e-2 if case.dtype == "bfloat16" else 3e-6)
+            assert found.keys() == set(parity.TIMED)
+            for implementation in set(parity.TIMED) - {"fused"}:
+                assert found[implementation]["agrees"] and len(found[implementation]["errors"]) == 8
+                assert found[implementation]["error"] < (3e-2 if case.dtype == "bfloat16" else 3e-6)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_what_is_there_is_not_measured_again(in_process, monkeypatch):
 
 @pytest.mark.slow
 def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
-    """A layout that was not there before is measured, and nothing else of its case."""
+    """An implementation that was not there before is measured, and nothing else of its case."""
     folder, run = in_process
     name = quick_cases()[-1].name
     forget(folder / f"{name}.json", "forward", "fused")
@@ -164,7 +164,7 @@ def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
     code, changed, printed = run(f"--only={name}")
     assert code == 0 and changed == {name, "summary"}, printed.err
     section = read(folder)[name]["passes"]["forward"]
-    fused, tiled = (section["implementations"][layout] for layout in ("fused", "tiled"))
+    fused, tiled = (section["implementations"][implementation] for implementation in ("fused", "tiled"))
     assert fused["error"] < 2e-6 and tiled == before["forward"]["implementations"]["tiled"]
     for other, ms in (("tiled", tiled["median_ms"]), ("floor", section["floor_ms"])):
         assert section["ratios"][f"fused/{other}"] == pytest.approx(fused["median_ms"] / ms)
@@ -209,15 +209,15 @@ def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_pro
 
 
 @pytest.mark.slow
-def test_a_layout_that_computes_something_else_is_told(in_process, unchecked, monkeypatch):
+def test_an_implementation_that_computes_something_else_is_told(in_process, unchecked, monkeypatch):
     folder, run = in_process
     name = next(case.name for case in quick_cases() if isinstance(case, Parity) and case.dtype == "float32")
     (folder / f"{name}.json").unlink()
     wrong = lambda problem: reference_attention(dataclasses.replace(problem, scale=0.3))
     not_a_number = lambda problem: reference_attention(dataclasses.replace(problem, scale=np.nan))
-    for layout, function in {"fused": wrong, "tiled": not_a_number}.items():
-        monkeypatch.setitem(IMPLEMENTATIONS, layout, function)
-    monkeypatch.setattr(parity, "LAYOUTS", ("fused", "tiled", "reference", "none"))
+    for implementation, function in {"fused": wrong, "tiled": not_a_number}.items():
+        monkeypatch.setitem(IMPLEMENTATIONS, implementation, function)
+    monkeypatch.setattr(parity, "TIMED", ("fused", "tiled", "reference", "none"))
     code, _, printed = run(f"--only={name}")
     found = read(folder)[name]["passes"]["forward_backward"]["implementations"]
     assert code == 1

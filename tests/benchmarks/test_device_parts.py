@@ -71,10 +71,10 @@ def made_results(folder):
     }
     section = {"implementations": implementations, "floor_ms": 0.1, "ratios": {"fused/floor": 5.0}}
     timing = device | {"case": case, "rates": {"from": "data sheet"}, "passes": {"forward": section}}
-    layouts = {"tiled": {"error": 1e-6, "agrees": True}, "fused": {"error": 0.3, "agrees": False}}
+    implementations = {"tiled": {"error": 1e-6, "agrees": True}, "fused": {"error": 0.3, "agrees": False}}
     parity = device | {
         "case": {"name": "parity_b"},
-        "passes": {"forward_backward": {"implementations": layouts}},
+        "passes": {"forward_backward": {"implementations": implementations}},
     }
     parity["failures"] = ["RuntimeError: lost", "RuntimeError: lost"]
     summary = device | {"done": ["attention_a"], "given_up": ["parity_b"], "left_out": ["attention_c"]}

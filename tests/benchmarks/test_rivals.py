@@ -73,7 +73,7 @@ def test_bad_input_is_one_line(capsys, argument, message):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_peak_memory(capsys):
-    arguments = ("--layout=dense", "--shape=2d24", "--half=2", "--heads=2", "--head_dim=16")
+    arguments = ("--implementation=dense", "--shape=2d24", "--half=2", "--heads=2", "--head_dim=16")
     assert peak_memory.run(["peak_memory", *arguments]) == 0
     assert len(re.findall(r"-?\d+", capsys.readouterr().out)) == 3
-    assert peak_memory.run(["peak_memory", "--layout=none"]) == 2
+    assert peak_memory.run(["peak_memory", "--implementation=none"]) == 2

@@ -405,7 +405,7 @@ def test_a_window_is_the_keys_within_it(grid_shape, half):
 
 
 @pytest.mark.parametrize("implementation", ["tiled", slow("patch"), slow("window"), slow("reference")])
-def test_layouts_agree_on_turned_queries_in_a_window(implementation):
+def test_implementations_agree_on_turned_queries_in_a_window(implementation):
     layer = PositionalSelfAttention(H, terms=(RotaryContent(), LinearBias()), span=WindowSpan((1, 2)))
     variables, (expected, _) = apply(layer.clone(implementation="dense"), (3, 4))
     bound = (1, 2) if implementation in ("patch", "window") else None

@@ -23,7 +23,7 @@ def measured(workdir, *arguments, config="configs/digits.py:tiny"):
 
 
 @pytest.mark.slow
-def test_layouts_batches_and_sigmas(tmp_path):
+def test_implementations_batches_and_sigmas(tmp_path):
     arguments = ("--sigmas=.1,.3", "--batch_sizes=3,4")
     results, table = measured(tmp_path, *arguments, config="configs/cifar2d_span.py:tiny")
     rows = {(row["implementation"], row["batch_size"], row["initial_sigma"]): row for row in results["rows"]}

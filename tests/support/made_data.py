@@ -1,4 +1,4 @@
-"""CIFAR and MNIST in their official layouts, made from a seed: for tests only."""
+"""CIFAR and MNIST in their official formats, made from a seed: for tests only."""
 
 import gzip
 import io

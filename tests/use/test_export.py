@@ -139,7 +139,7 @@ def test_sentences(rte_run, tmp_path, name):
     ids=lambda fields: ",".join(fields),
 )
 def test_other_models(tmp_path, fields):
-    """Whatever layout the run asks for."""
+    """Whatever implementation the run asks for."""
     workdir = make_digits(tmp_path / "run", fields)
     model = load(export.export(workdir))
     for number in (1, 7):

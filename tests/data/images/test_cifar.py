@@ -44,7 +44,7 @@ def test_planar_records_become_images(binary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cifar, suffix", [slow(CIFAR10, ""), (CIFAR100, "_100")], ids=["10", "100"])
-def test_every_layout_gives_the_same_images(request, tmp_path, cifar, suffix):
+def test_every_format_gives_the_same_images(request, tmp_path, cifar, suffix):
     binary, python = (request.getfixturevalue(name + suffix) for name in ("binary", "python"))
     expected = cifar.load(binary, "test")
     assert len(expected) == 10_000

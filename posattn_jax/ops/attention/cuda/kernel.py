@@ -107,7 +107,7 @@ def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
             except Exception as error:
                 _faults[which] = (str(error).strip() or type(error).__name__).splitlines()[0]
                 what = f"{problem.query.shape[-1]} features of {dtype}"
-                told = "CUDA attention with %s fails its check on this GPU, other layouts are used: %s"
+                told = "CUDA attention with %s fails its check on this GPU, other implementations are used: %s"
                 _logger.warning(told, what, _faults[which])
         return _faults[which]
 

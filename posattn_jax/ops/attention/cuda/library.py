@@ -60,7 +60,7 @@ def obstacle(arch: str) -> str | None:
             except Exception as error:
                 _obstacles[arch] = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _logger.warning(
-                    "CUDA attention is not available on this GPU, other layouts are used: %s", _obstacles[arch]
+                    "CUDA attention is not available on this GPU, other implementations are used: %s", _obstacles[arch]
                 )
         return _obstacles[arch]
 

@@ -58,7 +58,7 @@ def judge(case: Case, begin: Callable[[], None] = lambda: None) -> Verdict:
         reason = _reason(error)
         return Verdict(UNDECIDED if OF_THE_DEVICE.search(reason) else "refused", reason)
     try:
-        other = _milliseconds(case, _other_layouts)
+        other = _milliseconds(case, _other_implementations)
     except Exception as error:
         return Verdict(UNDECIDED, _reason(error))
     times = f"{fused:.3g} ms, the other implementations {other:.3g}"
@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _other_layouts(problem: Problem) -> tuple[Any, Any]:
+def _other_implementations(problem: Problem) -> tuple[Any, Any]:
     """The implementations that "auto" uses without the fused kernel."""
     return run_loops(problem, [RowLoop(problem), *window_loops(problem)], RowLoop)
 
@@ -83,7 +83,7 @@ def _compared(case: Case) -> tuple[Shape, dict[str, Any]]:
 def _expected(case: Case) -> dict[str, Any]:
     """The outputs and gradients of the other implementations, which multiply as the kernel does."""
     shape, arrays = _compared(case)
-    return jax.block_until_ready(_results(case, _other_layouts, shape)(arrays))
+    return jax.block_until_ready(_results(case, _other_implementations, shape)(arrays))
 
 
 def _difference(case: Case, kernel: Callable, expected: dict[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The kernels for GPUs on the lanes of a CPU: the suite of every layout, and grids of many tiles and of several slabs.
+"""The kernels for GPUs on the lanes of a CPU: the suite of all implementations, and grids of many tiles and slabs.
 
 Nearly all have few features: a kernel is compiled for each width, and for each of float32 and bfloat16.
 """
@@ -29,7 +29,7 @@ def lanes():
 
 
 class TestKernels(KernelSuite):
-    """Of float32, whose products are of two bfloat16 parts: 2^-16 where other layouts have 2^-24."""
+    """Of float32, whose products are of two bfloat16 parts: 2^-16 where other implementations have 2^-24."""
 
     implementation = "fused"
     exact = 2e-4
@@ -264,7 +264,7 @@ def test_any_order_of_the_lanes_gives_the_same_bits():
 
 @pytest.mark.slow
 def test_gradients_of_gradients():
-    """The Hessian times a vector, in both modes: the kernels' gradients are differentiated through another layout."""
+    """The Hessian times a vector, in both modes: the kernels' gradients are differentiated through others."""
     inputs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), make_inputs((5,), batch=1))
     along = jax.tree.map(jnp.cos, inputs)
 

@@ -136,7 +136,7 @@ def test_what_fails_before_the_kernel_is_no_verdict(monkeypatch):
     def failing(problem):
         raise ValueError("of the other implementations")
 
-    monkeypatch.setattr(trial, "_other_layouts", failing)
+    monkeypatch.setattr(trial, "_other_implementations", failing)
     assert trial.judge(case("right"), lambda: begins.append(1)).outcome == verdict.UNDECIDED
     assert not begins
 

@@ -109,7 +109,7 @@ def attend(x):
 
 
 def test_a_program_for_gpus_calls_the_kernels(gpu, monkeypatch):
-    """Those of the devices that it is lowered for; another layout where these are not known."""
+    """Those of the devices that it is lowered for; another implementation where these are not known."""
     x, compiled = jnp.ones((1, 12, 2, 8), jnp.bfloat16), []
     monkeypatch.setattr(library, "program", lambda defines, capability: compiled.append((defines, capability)) or "it")
     assert library.TARGET not in lowered(attend, x)
@@ -130,7 +130,7 @@ def test_on_a_cpu_such_a_program_gives_the_same(gpu):
 
 @pytest.fixture
 def device(monkeypatch):
-    """A GPU of this process that is not verified; what its kernels are compared with is this CPU's layout."""
+    """A GPU of this process that is not verified; what its kernels are compared with is this CPU's implementation."""
     here = dataclasses.make_dataclass("Device", ["compute_capability"])("8.9")
     devices = jax.local_devices
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: devices(backend=backend) if backend else [here])
@@ -145,7 +145,7 @@ def fault(d=8, capability="8.9", **fields):
 
 
 def other_kernel(device, plan, wrong=1.0):
-    """As `kernel.made`, by another layout."""
+    """As `kernel.made`, by another implementation."""
 
     def attend(problem):
         return jax.vmap(lambda problem: select.portable_attention(problem)[0])(problem)
