@@ -2,7 +2,7 @@
 
 0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, the first of which is the unknown token
 
-A run may have a tokenizer of others instead: see `tokenizer_json`.
+A run may have the tokenizer of another model instead, a tokenizer.json: see `tokenizer_json`.
 """
 
 import functools
@@ -19,7 +19,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline.data_set import Reading
 from posattn_jax.data.text import text_files
-from posattn_jax.system import checksums
+from posattn_jax.system import checksums, extras
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_text
@@ -164,10 +164,45 @@ def _lowered(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower()
 
 
+class JsonTokenizer(Tokenizer):
+    """The tokenizer of a tokenizer.json. Raises ValueError if it does not have the special tokens of a BERT."""
+
+    file, what, id_offset = JSON_FILE, "tokenizer of a BERT", 0
+
+    def __init__(self, model: bytes):
+        with extras.named():
+            import tokenizers
+
+        super().__init__(model)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
+        except Exception as error:  # the library raises no more specific class
+            raise ValueError(str(error)) from error
+        self._tokenizer.no_padding()  # `data.text.sequences` pads and cuts
+        self._tokenizer.no_truncation()
+        ids = {name: self._tokenizer.token_to_id(name) for name in SPECIAL_NAMES}
+        missing = [name for name, own in ids.items() if own is None]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        self.specials = Specials(*ids.values())
+        self.vocabulary_size = self._tokenizer.get_vocab_size()
+
+    def _encode(self, sentences: list[str]) -> list[np.ndarray]:
+        encoded = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
+        return [np.array(each.ids, np.int32) for each in encoded]
+
+    def decode(self, ids: np.ndarray) -> str:
+        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+
+    def pieces(self, ids: np.ndarray) -> list[str]:
+        return [str(self._tokenizer.id_to_token(i)) for i in ids.tolist()]
+
+    def _begins_word(self, piece: str) -> bool:
+        return not piece.startswith("##")
+
+
 def read(path: pathlib.Path) -> Tokenizer:
     """Reads a saved tokenizer. Raises InputError if there is none."""
-    from posattn_jax.data.tokenizers.tokenizer_json import JsonTokenizer  # as it imports this module
-
     kind = JsonTokenizer if path.suffix == ".json" else SentencePieces
     try:
         return kind(path.read_bytes())
