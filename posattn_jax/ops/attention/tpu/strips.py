@@ -58,6 +58,9 @@ class Lanes:
 class Strips:
     """The order of a grid's positions in strips, and of the encodings at every offset along a strip.
 
+    It is no `Tiling` of XLA's implementations: a tile here is a run of positions in memory, as registers are filled,
+    and a window of keys is a walk over such tiles, not a copy.
+
     A grid has planes of rows and columns; a grid of one dimension is one column. Each plane is cut into strips of
     `width` columns. Column x of row y of a strip is its position y width + x. Strips are cut into `chunks` of equal
     size, and chunks into tiles.

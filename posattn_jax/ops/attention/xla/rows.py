@@ -28,6 +28,9 @@ ROW_QUERIES = 16
 class Rows:
     """A grid S cut into rows of queries.
 
+    It is no `Tiling`: a row meets all keys in their order, so they are read where they are, and one shift turns scores
+    by offset into scores by key; any number of rows is computed at once, also where it divides no side of the grid.
+
     Attributes:
       grid_shape: S, the grid of the keys.
       query_shape: the grid of the queries, which may be some rows of S.

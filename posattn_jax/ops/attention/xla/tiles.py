@@ -30,6 +30,9 @@ PAIR_COST = {1: 0.65, 2: 1.0, 3: 0.8}
 class Tiling:
     """A grid of queries cut into groups of tiles.
 
+    It is not `Rows`: a tile is short in every dimension, so that its window of keys, a copy, has few keys that no span
+    reaches.
+
     Attributes:
       grid_shape: S, the grid of the keys.
       query_shape: the grid of the queries, which may be some rows of S.
