@@ -1,11 +1,12 @@
 """`Attention`: the object with which a layer's `values` part averages values."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Query, Shape, Value, Weights
+from posattn_jax.axes import Array, PairBias, PairMask, Query, Shape, Value, Weights
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.sharding import each_its_own, example_axes
 from posattn_jax.nn.tokens import Tokens
@@ -21,6 +22,7 @@ from posattn_jax.ops.attention import (
     whole_block,
 )
 from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.precision import as_array
 
 # What a term's scores are multiplied with: the argument, its partner, and for each a term that gives it.
 PARTNERS = (
@@ -29,7 +31,7 @@ PARTNERS = (
 )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Attention:
     """The attention of one call: `average` by the layer's implementation, `weights` of every pair.
 
@@ -38,17 +40,23 @@ class Attention:
       scores: the sum of the terms' `Scores`.
       span: how far queries see; None: everywhere.
       tokens: the layer's tokens.
-      scale, implementation, grid_axis, dropout_rate, return_weights: as in `PositionalSelfAttention`.
+      mask, bias, span_bound, dilation, scale, implementation, grid_axis, dropout_rate, return_weights: as in
+        `PositionalSelfAttention`.
       is_cut: whether the grid is split over the devices of `grid_axis`.
       dropout_rng: the key of dropout; None: no dropout.
       cache: the cache of a decoding step; None: no decoding.
-      intermediates: intermediate results by name; the `values` part may add some.
+      intermediates: intermediate results by name, with `return_weights` also the weights that were computed last; the
+        `values` part may add some.
     """
 
     query: Query | None
     scores: Scores
     span: Extent | None
     tokens: Tokens
+    mask: PairMask | None = None
+    bias: PairBias | None = None
+    span_bound: Shape | None = None
+    dilation: Shape | None = None
     scale: float | None = None
     implementation: str = "auto"
     grid_axis: str | None = None
@@ -60,7 +68,8 @@ class Attention:
     intermediates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        self._weights: Weights | None = None
+        for name in ("mask", "bias"):
+            object.__setattr__(self, name, as_array(getattr(self, name)))
         names = ("relative_encoding", "relative_bias")
         given = {name: getattr(self.scores, name) for name in names if getattr(self.scores, name) is not None}
         if self.tokens.positions is not None and given:
@@ -71,31 +80,30 @@ class Attention:
             if getattr(self.scores, name) is not None and getattr(self.scores, other) is None:
                 expected = f"terms=(..., {needed}, {term}())"
                 raise ValueError(f"terms: {term} needs {needed.partition('(')[0]}: expected {expected}")
-        self.intermediates |= given
+        self.intermediates.update(given)
         if self.span is not None:
             self.intermediates["sigma"] = self.span.sigma
             if self.span.log_window is not None:
                 self.intermediates["log_window"] = self.span.log_window
 
     def average(self, value: Value) -> Query:
-        """sum_s alpha_ts value_s, [b t h d]."""
-        return self._attend(value) if self._weights is None else average(self._weights, value)
+        """sum_s alpha_ts value_s, [b t h d]; by the `weights` without a limit, if these were computed before."""
+        return average(self._weights, value) if "_weights" in vars(self) else self._attend(value)[0]
 
     def weights(self, limit: Shape | None = None) -> Weights:
         """The weights alpha [b h t s] of all pairs, after dropout.
 
         Args:
-          limit: half-spans: keys further away are not attended.
+          limit: half-spans: keys further away are not attended. `average` knows no limit.
         """
-        if limit is not None:
-            self.scores, self._weights = self.scores + Scores(limit=limit), None
-        if self._weights is None:
-            self._attend(None)
-        assert self._weights is not None
-        return self._weights
+        return (self if limit is None else dataclasses.replace(self, scores=self.scores + Scores(limit=limit)))._weights
 
-    def _attend(self, value: Value | None) -> Any:
-        """Computes the outputs if `value` is given. Keeps the weights if the implementation computes them."""
+    @functools.cached_property
+    def _weights(self) -> Weights:
+        return self._attend(None)[1]
+
+    def _attend(self, value: Value | None) -> tuple[Any, Any]:
+        """The outputs if `value` is given, and the weights if the implementation computes them; None for the others."""
         scores, tokens, query = self.scores, self.tokens, self.query
         if scores.query is not None:
             query = scores.query
@@ -116,16 +124,17 @@ class Attention:
         if self.span is not None:
             arguments |= {"sigma": self.span.sigma, "threshold": self.span.threshold, "span_mode": self.span.mode}
         if self.cache is not None:
-            return self._step(self.cache, arguments)
-        if self.is_cut and self.span is not None and tokens.query_grid_shape is None:
-            arguments |= whole_block(tokens.grid_shape, tokens.span_bound)
-        else:
-            arguments["span_bound"] = tokens.span_bound
+            return self._step(self.cache, arguments), None
+        if self.span is not None and tokens.query_grid_shape is None:
+            bound = whole_block(tokens.grid_shape, self.span_bound) if self.is_cut else {"span_bound": self.span_bound}
+            arguments |= bound
         if self.dropout_rng is not None:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
         problem = Problem(
             **arguments,
-            **{name: getattr(tokens, name) for name in ("key_mask", "mask", "segment_ids", "is_causal", "dilation")},
+            **{name: getattr(tokens, name) for name in ("key_mask", "segment_ids", "is_causal")},
+            mask=self.mask,
+            dilation=self.dilation,
             return_weights=self.return_weights,
             num_class_tokens=tokens.num_class_tokens,
             query_grid_shape=tokens.query_grid_shape,
@@ -136,13 +145,15 @@ class Attention:
         if self.grid_axis is not None:
             self._check_axis(problem)
         if self.is_cut:
-            return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query)))
-        outputs, self._weights = each_its_own(lambda own: attend(own, self.implementation), problem)
-        return outputs
+            return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query))), None
+        outputs, weights = each_its_own(lambda own: attend(own, self.implementation), problem)
+        if self.return_weights:
+            self.intermediates["weights"] = weights
+        return outputs, weights
 
     def _pair_scores(self, query: Query, num_tokens: int) -> Weights | None:
         """The pair scores of the terms, plus the `bias` that the layer was given."""
-        scores, bias = self.scores.pair_scores, self.tokens.bias
+        scores, bias = self.scores.pair_scores, self.bias
         if bias is None:
             return scores
         given = scores_of(bias, query, num_tokens, self.scale)

@@ -208,21 +208,19 @@ class PositionalSelfAttention(Composite):
             num_heads=self.num_heads,
             head_dim=self.head_dim or 0,
             reference_shape=reference_shape or (),
-            span_bound=span_bound,
             key_mask=key_mask,
-            mask=mask,
-            bias=bias,
             segment_ids=segment_ids,
             is_causal=is_causal,
-            dilation=self.dilation,
             num_kv_heads=self.num_kv_heads or 0,
             num_class_tokens=num_class_tokens,
             positions=positions,
             step=None if cache is None else cache.step,
             table_shape=() if cache is None else table_shape(grid_shape, cache.length),
         )
-        tokens.check_step(extra_heads=self.extra_heads is not None)
-        outputs, intermediates = self._attend(tokens, cache, deterministic, return_weights)
+        asked = {"mask": mask, "bias": bias, "dilation": self.dilation, "extra_heads": self.extra_heads}
+        tokens.check_step(**{name: each is not None for name, each in asked.items()})
+        given = {"mask": mask, "bias": bias, "span_bound": span_bound, "cache": cache}
+        outputs, intermediates = self._attend(tokens, deterministic, return_weights=return_weights, **given)
         outputs = outputs.reshape(shape)
         return (outputs, intermediates) if return_intermediates or return_weights else outputs
 
@@ -235,15 +233,13 @@ class PositionalSelfAttention(Composite):
         return features if self.dtype is None else features.astype(self.dtype)
 
     @nn.compact
-    def _attend(
-        self, tokens: Tokens, cache: Cache | None, deterministic: bool, return_weights: bool
-    ) -> tuple[Features, dict[str, Any]]:
-        """The outputs [b t c] and the intermediates."""
+    def _attend(self, tokens: Tokens, deterministic: bool, **of_call: Any) -> tuple[Features, dict[str, Any]]:
+        """The outputs [b t c] and the intermediates; `of_call` are fields of `Attention`."""
         self._check(tokens)
         is_cut = jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
         span = None if self.span is None else self.span(tokens)
-        if cache is None:
-            tokens = tokens.seen_within(span, is_cut)
+        if of_call.get("cache") is None:
+            tokens = tokens.seen_within(span, of_call.get("span_bound"), is_cut)
 
         projections = self.projections
         if projections is None:
@@ -256,17 +252,17 @@ class PositionalSelfAttention(Composite):
             span,
             tokens,
             scale=self.scale,
+            dilation=self.dilation,
             implementation=self.implementation,
             grid_axis=self.grid_axis,
             is_cut=is_cut,
             dropout_rate=self.dropout_rate,
             dropout_rng=self._dropout_rng(deterministic),
-            return_weights=return_weights,
-            cache=cache,
+            **of_call,
         )
         outputs = attention.average(value) if self.values is None else self.values(attention, value, tokens)
-        if return_weights:
-            attention.intermediates["weights"] = attention.weights()
+        if attention.return_weights and "weights" not in attention.intermediates:
+            attention.weights()
 
         if self.gate is not None:
             outputs = self.gate(tokens.inputs, outputs)

@@ -81,11 +81,8 @@ class PositionalCrossAttention(PositionalSelfAttention):
             head_dim=self.head_dim or 0,
             reference_shape=reference_shape or (),
             key_mask=key_mask,
-            mask=mask,
-            bias=bias,
-            dilation=self.dilation,
             num_kv_heads=self.num_kv_heads or 0,
         )
-        outputs, intermediates = self._attend(tokens, None, deterministic, return_weights)
+        outputs, intermediates = self._attend(tokens, deterministic, return_weights=return_weights, mask=mask, bias=bias)
         outputs = outputs.reshape(shape)
         return (outputs, intermediates) if return_intermediates or return_weights else outputs

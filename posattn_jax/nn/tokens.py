@@ -15,8 +15,6 @@ from posattn_jax.axes import (
     Int,
     KeyFeatures,
     KeyMask,
-    PairBias,
-    PairMask,
     PointPositions,
     SegmentIds,
     Shape,
@@ -26,9 +24,6 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
-
-# Fields that a decoding step does not support.
-STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
 # The half-span in positions: None without a span; sizes if it has a static bound; or [p] at run time.
 Reach = Shape | Int[Array, "p"] | None
@@ -71,10 +66,9 @@ class Tokens:
       reference_shape: the grid that distances are measured in; empty: S.
       table_shape: the grid whose offsets E and beta have; empty: S. It is smaller than S if the grid is split over
         devices or the cache is shorter than S.
-      span_bound: half-spans that no span exceeds.
       reach: the half-span of the query that sees furthest. E may have any value beyond it. None: no limit.
       key_mask: [b t], True = keep.
-      mask, bias, segment_ids, is_causal, dilation: as in `relative_attention`.
+      segment_ids, is_causal: as in `relative_attention`.
       num_kv_heads: the number of heads of keys and values, which divides h; 0: h.
       num_class_tokens: how many tokens precede the grid.
       positions: [b n p], the positions of points that lie on no grid. S is then (n,), which only counts them.
@@ -96,14 +90,10 @@ class Tokens:
     head_dim: int = 0
     reference_shape: Shape = ()
     table_shape: Shape = ()
-    span_bound: Shape | None = None
     reach: Reach = None
     key_mask: KeyMask | None = None
-    mask: PairMask | None = None
-    bias: PairBias | None = None
     segment_ids: SegmentIds | None = None
     is_causal: Causal = False
-    dilation: Shape | None = None
     num_kv_heads: int = 0
     num_class_tokens: int = 0
     positions: PointPositions | None = None
@@ -112,8 +102,7 @@ class Tokens:
     query_grid_shape: Shape | None = None
 
     def __post_init__(self):
-        for name in ("mask", "bias", "positions"):
-            object.__setattr__(self, name, as_array(getattr(self, name)))
+        object.__setattr__(self, "positions", as_array(self.positions))
         check_bool("key_mask", self.key_mask)
         width = self.inputs.shape[-1]
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
@@ -166,7 +155,7 @@ class Tokens:
         """ValueError for a decoding step with anything it does not support, among the fields or `more`."""
         asked = {
             f"is_causal={self.is_causal}": self.is_causal is not True,
-            **{name: getattr(self, name) is not None for name in STEPLESS},
+            **{name: getattr(self, name) is not None for name in ("key_mask", "segment_ids")},
             "class tokens": self.num_class_tokens > 0,
             f"inputs of {self.inputs.shape[1]} positions": self.inputs.shape[1] != 1,
             **more,
@@ -175,17 +164,17 @@ class Tokens:
         if self.step is not None and obstacle is not None:
             raise ValueError(f"cache: expected causal attention of one position, without {obstacle}")
 
-    def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
+    def seen_within(self, span: Extent | None, span_bound: Shape | None, is_cut: bool) -> "Tokens":
         """The same tokens with the reach of this span; for a split grid, with a `table_shape` within its bound."""
         if is_cut:
-            near = (min(b + 1, s) for b, s in zip(self.span_bound or self.grid_shape, self.grid_shape, strict=True))
+            near = (min(b + 1, s) for b, s in zip(span_bound or self.grid_shape, self.grid_shape, strict=True))
             return dataclasses.replace(self, table_shape=tuple(near))
         if span is None or self.query_grid_shape is not None:
-            return dataclasses.replace(self, span_bound=None)
+            return self
         if self.positions is not None:
             raise ValueError("positions: expected None with a span, which supports only grids, not points")
-        if self.span_bound is not None:
-            return dataclasses.replace(self, reach=self.span_bound)
+        if span_bound is not None:
+            return dataclasses.replace(self, reach=span_bound)
         half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)
         half = half.reshape(-1, len(self.grid_shape)).max(0)
         reach = jnp.where(jnp.isnan(half), np.subtract(self.grid_shape, 1).astype(half.dtype), half).astype(jnp.int32)

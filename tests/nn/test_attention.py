@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
@@ -17,6 +18,7 @@ from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.attention.xla import factorised
 from tests import oracle
@@ -467,3 +469,18 @@ def test_class_tokens_stand_before_a_line():
     run = jax.jit(lambda v, shape: layer.apply(v, inputs, shape, num_class_tokens=1), static_argnums=1)
     outputs, expected = (run(variables, shape) for shape in (None, (5,)))
     np.testing.assert_array_equal(outputs, expected)
+
+
+def test_weights_within_a_limit_leave_the_attention_as_it_is():
+    """Their values are those of scores without the keys beyond it, and `average` has the others still."""
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 4, H, D))
+    attention = Attention(query, Scores(key=key), None, Tokens(jnp.zeros((1, 4, C)), (4,), H, D), return_weights=True)
+    scores = jnp.einsum("bthd,bshd->bhts", query, key) / D**0.5
+    near = attention.weights((1,))
+    banded = jnp.where(jnp.abs(jnp.subtract.outer(jnp.arange(4), jnp.arange(4))) <= 1, scores, -jnp.inf)
+    np.testing.assert_allclose(near, jax.nn.softmax(banded), atol=1e-6)
+    assert attention.intermediates["weights"] is near
+    np.testing.assert_allclose(attention.weights(), jax.nn.softmax(scores), atol=1e-6)
+    assert attention.weights() is attention.weights()
+    expected = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), value)
+    np.testing.assert_allclose(attention.average(value), expected, atol=1e-6)
