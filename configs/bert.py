@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from configs.lib import common, common_bert, common_grafts
-from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Claim, Hypothesis, Plan
 
 SIZES = ("tiny", "small", "base")
 ALL = tuple(common_bert.CONVOLUTIONS)
 # What the paper says of its Tables 1 to 3: which of two treatments has the higher or the lower loss.
-CLAIMS = (
+CLAIMS: tuple[Claim, ...] = (
     ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
     ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
     ("Dynamic convolutions give a lower loss than absolute positions", "dynamic", "absolute", "less"),

@@ -42,6 +42,7 @@ import signal
 import sys
 import threading
 from importlib import metadata
+from typing import Any, cast
 
 from absl import flags
 from absl import logging as absl_logging
@@ -156,7 +157,7 @@ _SEEDS = flags.DEFINE_list(
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
 _MODULES = flags.DEFINE_list("modules", [], "Modules of your own whose classes a run's config may name.")
 _TOP = flags.DEFINE_integer("top", 1, "Number of most likely classes to print per input.")
-OF_A_TEXT = (
+OF_A_TEXT: tuple[flags.FlagHolder[Any], ...] = (
     flags.DEFINE_string("prompt", None, "Start of the generated text; default: standard input."),
     flags.DEFINE_integer("length", 500, "Number of characters to generate."),
     flags.DEFINE_float("temperature", 1.0, "Sampling temperature; 0: always the most likely character."),
@@ -165,7 +166,7 @@ OF_A_TEXT = (
 )
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
-_FORMAT = flags.DEFINE_enum(
+_FORMAT: flags.FlagHolder[Any] = flags.DEFINE_enum(
     "format",
     "stablehlo",
     ["stablehlo", "hugging_face", "timm", "big_vision"],
@@ -224,7 +225,7 @@ FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
-NO_CONFIG = dict.fromkeys(
+NO_CONFIG: dict[str, str] = dict.fromkeys(
     ("generate", "predict", "explain", "export"), "expected none in this mode, as the run folder has its own config"
 )
 NO_CONFIG |= {
@@ -262,7 +263,7 @@ def main(argv: list[str]) -> int:
         print(*(f"{name:{width}}{about}" for name, about in found.items()), sep="\n")
         return 0
     extras.need(*extras.LIBRARIES["train"])
-    workdir = pathlib.Path(_WORKDIR.value)
+    workdir, output = pathlib.Path(_WORKDIR.value or ""), cast(io.TextIOBase, sys.stdout)
 
     # Imported here, so that wrong flags are reported before the libraries of a run are loaded.
     match _MODE.value:
@@ -285,7 +286,7 @@ def main(argv: list[str]) -> int:
             from posattn_jax.use import translate
 
             _write_utf8()
-            translate.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
+            translate.translate(workdir, _CONFIG.value, sys.stdin.buffer, output)
         case "generate":
             from posattn_jax.use import generate
 
@@ -293,11 +294,11 @@ def main(argv: list[str]) -> int:
             prompt = sys.stdin.buffer.read() if prompt is None else prompt.encode()
             sampling = {"temperature": temperature, "top_k": top_k, "seed": seed}
             _write_utf8()
-            generate.generate(workdir, prompt, sys.stdout, number=number, **sampling)
+            generate.generate(workdir, prompt, output, number=number, **sampling)
         case "predict":
             from posattn_jax.use import predict
 
-            return predict.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
+            return predict.predict(workdir, argv[1:], sys.stdin.buffer, output, _TOP.value)
         case "explain":
             from posattn_jax.use import explain
 

@@ -113,7 +113,7 @@ class Instrument(NamedTuple):
 def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.FlagValues:
     """The flags, unparsed, in a registry of their own."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     for name in ("targets", "implementations"):
         allowed = list(getattr(instrument, name))
         flags.DEFINE_list(name, allowed, f"Some of {', '.join(allowed)}.", **own)
@@ -136,7 +136,7 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
         for name in getattr(options, flag):
             if name not in allowed:
                 raise InputError(f"--{flag}={name}: expected some of {', '.join(allowed)}")
-    points = []
+    points, sizes = [], (options.batch, options.heads)
     for given in options.shapes:
         shape, colon, half = given.partition(":")
         if not colon or not half.isdecimal():
@@ -144,8 +144,8 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
         parse_shape(shape)
         points.append((shape, int(half)))
     return [
-        Case(target, implementation, *point, options.batch, options.heads, head_dim, options.dtype, name == "backward")
-        for point in points
+        Case(target, implementation, shape, half, *sizes, head_dim, options.dtype, name == "backward")
+        for shape, half in points
         for head_dim in command_line.numbers("--head_dims", options.head_dims)
         for name in options.passes
         for target in options.targets

@@ -34,8 +34,8 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
     """A function (arrays, cotangent) -> results, with sigma traced within a static bound; and its arguments."""
     arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
     arrays["sigma"] = jax.ShapeDtypeStruct((len(case.point.half),), "float32")
-    attend = lambda arrays: relative_attention(**arrays, **_fixed(case), implementation=case.implementation)
-    return one_pass(attend, case.backward), (arrays, arrays["query"])
+    fixed = dict(_fixed(case), implementation=case.implementation)
+    return one_pass(lambda arrays: relative_attention(**arrays, **fixed), case.backward), (arrays, arrays["query"])
 
 
 def _fixed(case: Case) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
         for merged in options.merged:
             with jax.default_device(device):  # implementations look at this
                 update, kinds = update_of(treatment, merged == "yes", device)
-                compiled = jax.jit(update, donate_argnums=0).lower(*kinds).compile()
+                compiled: Any = jax.jit(update, donate_argnums=0).lower(*kinds).compile()
             row = {"treatment": treatment, "merged": merged, "launches": launches(compiled.as_text())}
             rows.append(row | {"temp_mib": round(compiled.memory_analysis().temp_size_in_bytes / 2**20)})
             print(rows[-1], file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ HEADER = "devices  hops   sent MiB  all-gather MiB  summed MiB  memory MiB  of o
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("shapes", ["3d128x32x32"], f"Grids: {SHAPE_HELP}.", **own)
     flags.DEFINE_list("halves", ["1", "2", "4"], "Half-spans in positions, the same in every dimension.", **own)
     flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of devices.", **own)
@@ -72,7 +72,7 @@ def compile_cut(
 
     bound = tuple(min(half, size - 1) for size in grid_shape)
     features = array(b, math.prod(grid_shape), h, d, cut=(None, "grid"))
-    arrays = dict.fromkeys(("query", "key", "value"), features)
+    arrays: dict[str, Any] = dict.fromkeys(("query", "key", "value"), features)
     arrays["relative_encoding"] = array(*(2 * reach + 1 for reach in bound), h, d)
     arrays |= {"content_bias": array(h, d), "position_bias": array(h, d), "sigma": array(len(grid_shape))}
 

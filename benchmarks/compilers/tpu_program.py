@@ -58,7 +58,7 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
 
     def attend(arrays):
         apart = {name: array.reshape(shapes[name]) for name, array in arrays.items()}
-        outputs = relative_attention(**apart, **fixed)
+        outputs: Any = relative_attention(**apart, **fixed)
         return outputs.reshape(arrays["query"].shape)
 
     return one_pass(attend, case.backward), (arrays, arrays["query"])

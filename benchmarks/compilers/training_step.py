@@ -52,7 +52,8 @@ def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
     config.model.dtype = dtype
     config.model.block.attention.span.initial_sigma = sigma
     config.train.bounded_spans = "yes"
-    source = experiment.data_set(config).random(config.train.batch_size * config.train.accumulation_steps)
+    data: Any = experiment.data_set(config)
+    source = data.random(config.train.batch_size * config.train.accumulation_steps)
     task, optimizer, _, settings = experiment.prepare(config, source)
     bounds = SpanBounds(task, init_params(task, jax.random.key(0))).value
     mesh = Mesh(np.asarray(devices).reshape(-1, 1, 1, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))

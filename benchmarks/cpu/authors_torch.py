@@ -56,7 +56,7 @@ def make_classifier(options):
     """Theirs, from the file that their experiments make it with; what it imports for logging is left out."""
     sys.path[:0] = [str(options.checkout / "cmd"), str(options.checkout)]
     logging = types.ModuleType("experiment")
-    logging.TorchModel, logging.Config = object, dict
+    vars(logging).update(TorchModel=object, Config=dict)
     sys.modules["experiment"] = logging
     from models.positional_transformer_classifier import create_transformer_classifier
 

@@ -37,7 +37,7 @@ VOCABULARY_SIZE = 256
 def parse_flags(argv: list[str]) -> flags.FlagValues:
     """The flags; InputError for anything wrong with them."""
     values = command.define_flags(repeats=15, seconds=60.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     for name, default in (("length", 4096), ("half_span", 43), ("heads", 8), ("blocks", 4), ("tokens", 128)):
         flags.DEFINE_integer(name, default, "A size.", lower_bound=1, **own)
     flags.DEFINE_list("widths", ["64"], "Features of all heads together.", **own)

@@ -32,7 +32,7 @@ FORMS = {"shifted grids": by_shifts, "XLA": by_xla}
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = command.define_flags(repeats=20, seconds=20.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("grid", ["8", "8"], "The sizes of the grid.", **own)
     flags.DEFINE_list("kernel", ["3", "3"], "The sizes of the kernel, odd.", **own)
     for name, default in {"batch": 40, "width": 64, "steps": 2}.items():

@@ -10,6 +10,7 @@ since the device has nothing to do. CPU milliseconds of the host's thread for ea
 import argparse
 import dataclasses
 import time
+from typing import Any
 
 import jax
 
@@ -28,8 +29,9 @@ def host_ms(num_seeds: int, dispatch_steps: int, updates: int) -> dict[str, floa
     config = cifar2d_span.get_config("quick")
     config.train.bounded_spans, config.train.dispatch_steps = "no", dispatch_steps
     config.train.resident_mib = 200 * num_seeds
-    source = experiment.data_set(config).random(EXAMPLES)
-    task, optimizer, mesh, settings = experiment.prepare(config, source, vmapped=num_seeds > 1)
+    images: Any = experiment.data_set(config)
+    source = images.random(EXAMPLES)
+    task, optimizer, mesh, settings = experiment.prepare(config, source, num_seeds=num_seeds)
     settings = dataclasses.replace(settings, bounded_spans="no")
     data = [SeedData(seed, source, source) for seed in range(num_seeds)]
     program = Program(task, optimizer, data, mesh, settings)

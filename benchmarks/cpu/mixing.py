@@ -34,7 +34,7 @@ HEADER = "mixer                     parameters  multiply-adds     formula   temp
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = command.define_flags(repeats=200, seconds=20.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     for name, default in {"length": 128, "width": 512, "heads": 8, "context": 16}.items():
         flags.DEFINE_integer(name, default, "A size of the layer.", lower_bound=1, **own)
     return values
@@ -47,7 +47,8 @@ def make_mixers(options: flags.FlagValues) -> dict[str, tuple[TokenMixing, int]]
     transform = round(n * math.log2(n) * c + c * math.log2(c) * n)
 
     def mixer(energies: nn.Module, **parts: type[nn.Module]) -> TokenMixing:
-        return TokenMixing(options.heads, energies=energies, **{name: part() for name, part in parts.items()})
+        made: dict[str, Any] = {name: part() for name, part in parts.items()}
+        return TokenMixing(options.heads, energies=energies, **made)
 
     learned = LearnedPositions((n,))
     table, context = ((n,), (n,)), options.context
@@ -80,7 +81,7 @@ def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
         params = jax.jit(lambda key, mixer=mixer: mixer.init(key, x, (n,))["params"])(jax.random.key(1))
         forms = {name: (mixer, params, formula)}
         if name in ("aPosNet", "rPosNet"):
-            features = SinusoidalPositions().apply({}, places, c)
+            features: Any = SinusoidalPositions().apply({}, places, c)
             if name == "rPosNet":
                 features = params["energies"]["positions"]["table"]
             fixed, tables = precompute(mixer, params, features[None])

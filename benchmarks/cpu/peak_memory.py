@@ -10,6 +10,7 @@ the results the resident memory of this process grew at its highest. Exit codes:
 import functools
 import pathlib
 import sys
+from typing import Any
 
 import jax
 from absl import flags
@@ -23,7 +24,7 @@ from posattn_jax.system import command_line
 def parse_flags(argv: list[str]) -> flags.FlagValues:
     """The flags; InputError for anything wrong with them."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_enum("implementation", "native", GENERAL, "The implementation.", **own)
     flags.DEFINE_string("shape", "2d64", "The grid.", **own)
     for name, default in (("half", 8), ("batch", 2), ("heads", 8), ("head_dim", 64)):
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
     arrays = make_inputs(point, options.batch, options.heads, options.head_dim, "float32")
     function = attention.make_function(options.implementation, point, arrays, backward=True, static=False)
     compiled = jax.jit(function).lower(arrays, arrays["query"]).compile()
-    planned = compiled.memory_analysis()
+    planned: Any = compiled.memory_analysis()
     pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the highest begins anew
     before = resident_mib(highest=False)
     jax.block_until_ready(compiled(arrays, arrays["query"]))

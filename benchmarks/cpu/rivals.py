@@ -77,7 +77,7 @@ RIVALS = (*OURS, "jax", *OF_TORCH)
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed."""
     values = command.define_flags(repeats=15, seconds=60.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("cases", list(CASES), f"Cases to time, out of {', '.join(CASES)}.", **own)
     flags.DEFINE_list(
         "rivals", ["native", "portable", "jax"], f"Implementations to time, out of {', '.join(RIVALS)}.", **own
@@ -129,10 +129,10 @@ def ours(rival: str, case: Case, arrays: dict[str, jax.Array]) -> Any:
     """Outputs of a rival that runs in this process."""
     if rival == "jax":
         return jax.nn.dot_product_attention(arrays["query"], arrays["key"], arrays["value"], is_causal=case.causal)
-    options = {"grid_shape": case.shape, "threshold": THRESHOLD, "is_causal": case.causal}
+    options: dict[str, Any] = {"grid_shape": case.shape, "threshold": THRESHOLD, "is_causal": case.causal}
     if rival == "portable":
         return portable_attention(Problem(**arrays, **options))[0]
-    return relative_attention(**arrays, **options, implementation=rival)
+    return relative_attention(**arrays, **dict(options, implementation=rival))
 
 
 def make_run(
@@ -145,7 +145,7 @@ def make_run(
         asked = {**case._asdict(), **sizes, "dtype": options.dtype, "backward": backward, "rival": rival}
         return lambda: torch.ask("run", asked)["seconds"], torch.ask("prepare", asked)
     point = Point("", case.shape, case.half or tuple(size - 1 for size in case.shape))
-    arrays = make_inputs(point, *sizes.values(), options.dtype)
+    arrays = make_inputs(point, options.batch, options.heads, head_dim, options.dtype)
     if case.half is None or rival == "jax":
         del arrays["sigma"]
     if not case.positions or rival == "jax":

@@ -37,7 +37,7 @@ from posattn_jax.system.files import read_metrics, write_json
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("rounds", 20, "Turns that each command has.", lower_bound=1, **own)
     flags.DEFINE_float("seconds", 2.0, "Length of a turn, in seconds.", lower_bound=0.01, **own)
     flags.DEFINE_float("warm_up", 0.0, "Seconds before a turn, not counted.", lower_bound=0.0, **own)

@@ -41,7 +41,7 @@ MEASURING += [f"benchmarks/device/{name}.py" for name in ("exact", "measure", "p
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_float("minutes", 8, "Start no further case after this many minutes.", lower_bound=0, **own)
     flags.DEFINE_float("started", None, "Start of the time limit, in seconds since 1970; default: now.", **own)
     flags.DEFINE_float("step_seconds", 120, "Give up a program that takes longer to compile and run once.", **own)

@@ -124,7 +124,7 @@ QUICK_CASES = (Case("2d6x5", 2, 1, 8, "float32", ("dense",)),)
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_string("only", "", "Problems and cases whose names have this in them.", **own)
     flags.DEFINE_string("implementation", "fused", "Of relative_attention.", **own)
     flags.DEFINE_float("minutes", 6, "Time no further case after this many minutes.", lower_bound=0, **own)
@@ -138,7 +138,7 @@ def define_flags() -> flags.FlagValues:
 @contextlib.contextmanager
 def fresh_machine() -> Iterator[None]:
     """Inside, nothing is kept that was compiled before."""
-    before, is_kept = dict(os.environ), jax.config.jax_enable_compilation_cache
+    before, is_kept = dict(os.environ), jax.config.values["jax_enable_compilation_cache"]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         jax.config.update("jax_enable_compilation_cache", False)
@@ -155,7 +155,7 @@ def first_calls(grid_shape: tuple[int, ...]) -> dict[str, Any]:
     compiled kernel.
     """
     terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
-    layer = PositionalSelfAttention(num_heads=HEADS, terms=terms, span=GaussianSpan(threshold=THRESHOLD))
+    layer: Any = PositionalSelfAttention(num_heads=HEADS, terms=terms, span=GaussianSpan(threshold=THRESHOLD))
     inputs = jnp.ones((2, *grid_shape, 8 * HEADS))
     jax.block_until_ready(inputs + 1)
     found = {}
@@ -225,8 +225,9 @@ def or_absent(found: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def attend(case: Case, implementation: str) -> Callable:
     """Attention of some arrays with positions, and the case's span."""
-    fields = {"grid_shape": case.point.grid_shape, "threshold": THRESHOLD, "span_bound": case.window}
-    return lambda arrays: relative_attention(**arrays, **fields, implementation=implementation)
+    fields: dict[str, Any] = {"grid_shape": case.point.grid_shape, "threshold": THRESHOLD, "span_bound": case.window}
+    fields["implementation"] = implementation
+    return lambda arrays: relative_attention(**arrays, **fields)
 
 
 def cudnn(arrays):

@@ -110,8 +110,10 @@ def compare(problem: Problem, implementation: str) -> dict[str, float]:
 
     def results(implementation, arrays):
         def attend(arrays):
-            given = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
-            return relative_attention(**{"key": None} | arrays, **given, implementation=implementation)
+            given: dict[str, Any] = {
+                name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()
+            }
+            return relative_attention(**{"key": None} | arrays, **dict(given, implementation=implementation))
 
         compiled = jax.jit(one_pass(attend, backward=True))
         outputs, (gradients,) = compiled(arrays, jnp.asarray(cotangent, arrays["value"].dtype))

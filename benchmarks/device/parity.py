@@ -1,5 +1,7 @@
 """What is timed on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +53,7 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
             record.check_device()
 
 
-def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, object]]:
+def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays that are differentiated, and what `relative_attention` is given beside them."""
     point, options = case.point, dict(case.options)
     arrays = make_inputs(point, case.batch, case.heads, case.head_dim, case.dtype)
@@ -63,12 +65,13 @@ def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, object]]:
     return arrays, options | {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
 
 
-def make_function(case: Parity, implementation: str, options: dict[str, object]):
+def make_function(case: Parity, implementation: str, options: dict[str, Any]):
     """(arrays, cotangent) -> outputs and gradients."""
 
     def attend(arrays):
-        masks = {name: jnp.asarray(options[name]) for name in ("key_mask",) if name in options}
-        return relative_attention(**arrays, **(options | masks), implementation=implementation)
+        given = dict(options, implementation=implementation)
+        given |= {name: jnp.asarray(options[name]) for name in ("key_mask",) if name in options}
+        return relative_attention(**arrays, **given)
 
     return one_pass(attend, backward=True)
 

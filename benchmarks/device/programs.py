@@ -20,8 +20,9 @@ class Calls:
 
 def make_function(implementation: str, point: Point, backward: bool) -> Callable:
     """(arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays."""
-    fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
-    return one_pass(lambda arrays: relative_attention(**arrays, **fixed, implementation=implementation), backward)
+    fixed: dict[str, Any] = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
+    fixed["implementation"] = implementation
+    return one_pass(lambda arrays: relative_attention(**arrays, **fixed), backward)
 
 
 def make_plain_function(backward: bool) -> Callable:

@@ -4,7 +4,7 @@ from typing import Any
 
 from configs.lib import common, common_bert
 from posattn_jax import GaussianSpan
-from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.analysis.plan import PAPER_SEEDS, Claim, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import part
 
 LABELS = {
@@ -16,7 +16,7 @@ LABELS = {
     "bare": "Without abs positions",
     "bare_composite": "Composite terms instead of abs positions",
 }
-CLAIMS = (
+CLAIMS: tuple[Claim, ...] = (
     ("composite terms that are added are above the unchanged model", "composite", "unchanged", "greater"),
     ("a dynamic convolution that is added is above the unchanged model", "dynamic", "unchanged", "greater"),
     ("a learned span that is added is above the unchanged model", "span", "unchanged", "greater"),

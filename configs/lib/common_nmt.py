@@ -166,7 +166,7 @@ def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, m
 
     As in the paper, a stack with relative attention has no absolute positions, and a stack with rPosNet learned ones.
     """
-    mixers = dict.fromkeys(("encoder", "decoder", "cross"), "attention") | MIXERS[name]
+    mixers: dict[str, Any] = dict.fromkeys(("encoder", "decoder", "cross"), "attention") | MIXERS[name]
     is_gated = mixers.pop("is_gated", None)
     sizes: dict[str, Any] = {"context": context, "grid_shape": (max_length,)}
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs.lib import common_grafts, common_vit
 from posattn_jax import Translution
-from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.analysis.plan import PAPER_SEEDS, Claim, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
 
 BASE = "runs/question_grafts/base/{seed}"
@@ -52,7 +52,7 @@ def sweep(variant: str = "") -> Plan:
     recipe: dict[str, Any] = {"task.pretrained": BASE, "optimizer.learning_rate": 3e-4}
     if variant != "tiny":
         recipe |= {"train.total_epochs": 2.0, "optimizer.schedule.warmup_epochs": 0.2}
-    claims = (
+    claims: tuple[Claim, ...] = (
         ("A learned span that is added is above the unchanged model", "span", "unchanged", "greater"),
         ("Translution that is added is above the unchanged model", "translution", "unchanged", "greater"),
         ("Taking absolute positions away is below the unchanged model", "bare", "unchanged", "less"),

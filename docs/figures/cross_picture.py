@@ -66,7 +66,7 @@ def _draw_bleu(axis: Axes, runs: Runs) -> None:
 def _dots(axis: Axes, where: float, values: np.ndarray, look: dict[str, Any], label: str | None, wide=0.6) -> None:
     """One dot per value, side by side in order."""
     aside = wide * (np.arange(len(values)) + 0.5) / len(values) - wide / 2
-    axis.plot(where + aside, np.sort(values), **look | {"linestyle": "none"}, label=label)
+    axis.plot(where + aside, np.sort(values), **dict(look, linestyle="none"), label=label)
 
 
 def main() -> None:

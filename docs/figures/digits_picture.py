@@ -7,19 +7,20 @@ The lines are the borders of patches.
 
 import argparse
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from configs.lib import common_vit
 from posattn_jax.data.images import Split
 from posattn_jax.data.images.image_sets import Images
-from posattn_jax.data.images.moving_mnist import Scene, Stills
+from posattn_jax.data.images.moving_mnist import Stills
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.plot_style import panels, save
 
 NUMBER = 6
 HALVES = Stills(shift="halves")
-ROWS: tuple[tuple[str, Scene | None, Split, int], ...] = (
+ROWS: tuple[tuple[str, Any, Split, int], ...] = (
     ("MNIST", None, "train", common_vit.PATCH["mnist"]),
     ("Moving MNIST", Stills(), "train", 8),
     ("halves, training", HALVES, "train", 8),

@@ -62,7 +62,7 @@ def _draw_heads(axis: Axes, heads: list[np.ndarray]) -> None:
     for block, reach in enumerate(heads, start=1):
         aside = np.linspace(-0.3, 0.3, len(reach)) if len(reach) > 1 else np.zeros(1)
         axis.plot(block + aside, np.sort(reach), "o", color=BLUE, label="a head" if block == 1 else None)
-        mean = "mean of the block" if block == 1 else None
+        mean = "mean of the block" if block == 1 else ""
         axis.hlines(reach.mean(), block - 0.38, block + 0.38, color=VERMILLION, linestyle="--", label=mean)
     axis.set(xlabel="block", ylabel="learned reach [characters]")
     axis.set_ylim(bottom=0)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,9 +25,9 @@ def by_cost(runs: Runs) -> Figure | None:
     points, intervals, (least, most) = [], [], runs.plan.bounds
     for outcome in found:
         name, family = outcome.treatment.name, outcome.treatment.family
-        at, kind = 1e3 * runs.costs[name]["cpu_seconds"], style(families.index(family))
+        at, kind = 1e3 * runs.costs[name]["cpu_seconds"], style(families.index(family), linestyle="")
         points.append((at, outcome.sample.mean))
-        axis.plot(*points[-1], label=family, **kind | {"linestyle": ""})
+        axis.plot(*points[-1], label=family, **kind)
         if outcome.sample.n > 2:  # intervals of two runs reach far beyond
             ends = max(outcome.interval.low, least), min(outcome.interval.high, most)
             intervals.append(tuple((at, end) for end in ends))
@@ -82,7 +83,7 @@ def label_points(
       lines: the ends of lines to avoid, which are parallel to the axes.
       **font: the font of the names.
     """
-    figure = axis.get_figure()
+    figure: Any = axis.get_figure()
     figure.draw_without_rendering()  # so that all positions are known
     unit = figure.dpi / 72  # pixels per typographic point, the unit of all lengths here
     at = axis.transData.transform(points) / unit
@@ -91,7 +92,7 @@ def label_points(
     taken += [np.stack([low - LINE / 2, high + LINE / 2]) for low, high in ends]
     frame = axis.get_window_extent().get_points()[None] / unit
     crowd = [np.count_nonzero(np.hypot(*(at - point).T) < CROWD) for point in at]
-    for i in np.argsort(crowd, kind="stable")[::-1]:
+    for i in map(int, np.argsort(crowd, kind="stable")[::-1]):
         text = axis.text(0, 0, names[i], **font)
         size = np.array(text.get_window_extent().size) / unit + (2, 0)
         text.remove()

@@ -57,7 +57,7 @@ def _learning_curves(log: Log, best: Mapping[str, Any]) -> Figure:
     for axis, name in zip(axes, names, strict=True):
         for i, (split, label) in enumerate((("validation", "validation"), ("train", "training"))):
             points = np.array([*log.get((split, name), {}).values()]).reshape(-1, 2)  # empty if it was not logged
-            axis.plot(*points.T, label=f"{label} {name}", **style(i) | {"marker": ""})
+            axis.plot(*points.T, label=f"{label} {name}", **style(i, marker=""))
         axis.plot(best["epoch"], best[name], "o", color=style(0)["color"], label=f"best epoch: {name} {best[name]:.4f}")
         axis.set_ylabel(name)
         axis.legend()
@@ -123,12 +123,12 @@ def _draw(
         return None
     limit = max(float(np.quantile(np.abs(kernel), quantile)) for kernel in kernels) or 1.0
     colours = {"cmap": SIGNED, "vmin": -limit, "vmax": limit}
-    image, num = None, kernels[0].shape[-1]
+    num = kernels[0].shape[-1]
     if kernels[0].ndim == 2:
         figure, axes = panels(len(kernels), 4, 2.8, 2.4)
         for layer, (axis, kernel) in enumerate(zip(axes, kernels, strict=True), start=1):
             reach = len(kernel) / 2
-            image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **colours)
+            axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **colours)
             axis.set_title(f"layer {layer}")
             whole_ticks(axis.xaxis)
             whole_ticks(axis.yaxis)
@@ -145,7 +145,7 @@ def _draw(
             kernel = kernels[layer]
             plane = kernel[kernel.shape[0] // 2] if kernel.ndim == 4 else kernel
             height, width = np.array(plane.shape[:2]) / 2
-            image = axis.imshow(plane[..., which], extent=(-width, width, height, -height), **colours)
+            axis.imshow(plane[..., which], extent=(-width, width, height, -height), **colours)
             whole_ticks(axis.xaxis, 4)
             whole_ticks(axis.yaxis, 4)
             axis.label_outer()
@@ -153,5 +153,5 @@ def _draw(
             axis.set_ylabel(f"layer {layer + 1}" if i % len(shown) == 0 else "")
         figure.supxlabel("columns, key - query")
         figure.supylabel("rows, key - query")
-    figure.colorbar(image, ax=axes, label=label)
+    figure.colorbar(axes[-1].images[-1], ax=axes, label=label)
     return figure

@@ -88,13 +88,14 @@ def findings(runs: Runs) -> list[Finding]:
     corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
     corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons])
     made = []
-    for hypothesis, comparison, *holm in zip(hypotheses, comparisons, corrected, corrected_two_sided, strict=True):
+    both = zip(corrected, corrected_two_sided, strict=True)
+    for hypothesis, comparison, holm in zip(hypotheses, comparisons, both, strict=True):
         by_seed = [{run.seed: run.response for run in runs.runs.get(name, [])} for name in hypothesis.names]
         seeds = [seed for seed in by_seed[0] if all(seed in others for others in by_seed)]
         sides = [np.full(len(seeds), -hypothesis.border), np.zeros(len(seeds))]
         for weight, of_one in zip(hypothesis.weights, by_seed, strict=True):
             sides[weight < 0] += abs(weight) * np.array([of_one[seed] for seed in seeds])
-        paired = statistics.paired(*(side.tolist() for side in sides), hypothesis.alternative)
+        paired = statistics.paired(sides[0].tolist(), sides[1].tolist(), hypothesis.alternative)
         said = verdict(hypothesis, comparison, *holm, samples)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, *said))
     return made

@@ -11,6 +11,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
 Alternative = Literal["greater", "less", "two-sided"]
+Claim = tuple[str, str, str, Alternative]  # the first fields of a `Hypothesis`
 
 # The random states of Alfons 2022 (Table 4).
 PAPER_SEEDS = (9188, 2755, 361, 1321, 833)
@@ -260,5 +261,6 @@ def plan_of(fields: dict[str, Any]) -> Plan:
         than, also = hypothesis.get("than"), hypothesis.get("also", ())
         pairs = {"than": than and tuple(than), "also": tuple(map(tuple, also))}
         hypotheses.append(Hypothesis(**(hypothesis | pairs)))
-    lists = {name: tuple(fields.get(name, ())) for name in ("seeds", "baselines")}
-    return Plan(**(fields | lists | {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses)}))
+    own: dict[str, Any] = {name: tuple(fields.get(name, ())) for name in ("seeds", "baselines")}
+    own |= {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses)}
+    return Plan(**fields | own)

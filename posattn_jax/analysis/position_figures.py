@@ -73,16 +73,16 @@ def alpha_and_beta(
     figure, axes = panels(3 * len(alpha), 3, width, height + 0.4, layout="compressed")
     columns = {"alpha": alpha, "beta, mean size": beta, "alpha x beta": alpha * beta}
     for column, (name, weights) in enumerate(columns.items()):
-        of_column, image = axes[column::3], None
+        of_column = axes[column::3]
         limit, colours = _colours(weights)
         for head, axis in enumerate(of_column):
-            image = axis.imshow(weights[head], vmax=limit, **colours)
+            axis.imshow(weights[head], vmax=limit, **colours)
             axis.set_title(f"head {head + 1}: {name}")
             axis.set_yticks(range(len(query_tokens)), query_tokens if column == 0 else [], parse_math=False)
             is_last = head + 1 == len(alpha)
             axis.set_xticks(range(len(key_tokens)), key_tokens if is_last else [], rotation=90, parse_math=False)
             axis.set(ylabel="query" if column == 0 else "", xlabel="key" if is_last else "")
-        figure.colorbar(image, ax=of_column, shrink=0.8, aspect=30, pad=0.01, location="top")
+        figure.colorbar(of_column[-1].images[-1], ax=of_column, shrink=0.8, aspect=30, pad=0.01, location="top")
     return figure
 
 
@@ -133,14 +133,14 @@ def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[
     figure, drawn = panels(heads, COLUMNS, width, height + 0.4, layout="compressed")
     finite = np.isfinite(energies)
     limit, colours = _colours(energies)
-    columns, image = drawn[0].get_gridspec().ncols, None
+    placed: Any = drawn[0].get_gridspec()
     for head, axis in enumerate(drawn):
         axis.set_facecolor("0.8")
-        image = axis.imshow(np.where(finite[head], energies[head], np.nan), vmax=limit, **colours)
+        axis.imshow(np.where(finite[head], energies[head], np.nan), vmax=limit, **colours)
         axis.set_title(f"head {head + 1}")
         whole_ticks(axis.xaxis)
         whole_ticks(axis.yaxis)
-        axis.set_ylabel(down if head % columns == 0 else "")
-        axis.set_xlabel(across if head + columns >= heads else "")
-    figure.colorbar(image, ax=drawn, label="energy" if colours["vmin"] else "weight", shrink=0.8)
+        axis.set_ylabel(down if head % placed.ncols == 0 else "")
+        axis.set_xlabel(across if head + placed.ncols >= heads else "")
+    figure.colorbar(drawn[-1].images[-1], ax=drawn, label="energy" if colours["vmin"] else "weight", shrink=0.8)
     return figure, drawn

@@ -198,7 +198,7 @@ def on_image(
     In one dimension, the pixels are a row-major sequence, so a span covers whole rows. `factor` is the result of
     `mean_factor`.
     """
-    offsets = np.stack(np.indices(image_shape), -1) - np.array(image_shape) // 2
+    offsets = np.moveaxis(np.indices(image_shape), 0, -1) - np.array(image_shape) // 2
     if len(factor) == 1:
         offsets = (offsets @ [image_shape[1], 1])[..., None]
     return _gaussian(factor, offsets, summary), np.all(np.abs(offsets) <= _half_spans(factor, summary), axis=-1)

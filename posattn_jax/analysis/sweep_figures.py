@@ -114,7 +114,7 @@ def _by_field(runs: Runs) -> Figure | None:
         counts = f"n = {drawn[0]}" if len(drawn) == 1 else f"n = {drawn[0]} to {drawn[-1]}"
         axis.plot(at, [np.mean(each) for each in responses], label=f"{label} ({counts} each)", **style(i))
         for place, each in zip(at, responses, strict=True):
-            axis.plot([place] * len(each), each, fillstyle="none", **style(i) | {"linestyle": ""})
+            axis.plot([place] * len(each), each, fillstyle="none", **style(i, linestyle=""))
     axis.set(xlabel=axis_field, ylabel=textwrap.fill(runs.response_label, 40))
     whole_ticks(axis.xaxis)
     axis.grid()
@@ -136,7 +136,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
         for i, name in enumerate(names):
             curve = curves[name]
             ends = (curve.low, curve.high) if curve.num_runs > 2 else ()  # intervals of two runs reach far beyond
-            extremes += [end for each in (curve.mean, *ends) for end in (np.min(each), np.max(each))]
+            extremes += [end for each in (curve.mean, *ends) if each is not None for end in (each.min(), each.max())]
             label = textwrap.fill(runs.figure_label(name, curve.num_runs), 34)
             axis.plot(curve.at, curve.mean, label=label, **marks(curve, i))
             fill(axis, curve, i, runs.plan.bounds)

@@ -134,7 +134,7 @@ def by_span(runs: Runs) -> str | None:
             for name in ("pair_share", "score_share")
         ]
         line = [plain(treatment.label), str(len(summaries)), *(f"{np.mean(each):.3g}" for each in rates)]
-        line += [mean_and_error(np.divide(*rates).tolist(), "{:.2f}")]
+        line += [mean_and_error(np.divide(rates[0], rates[1]).tolist(), "{:.2f}")]
         lines.append([*line, *(f"{100 * share:.1f} %" for share in shares)])
     if not lines:
         return None

@@ -39,7 +39,8 @@ def tokenize_of(language: str) -> Tokenize:
 def tokenize_of_signature(signature: str) -> Tokenize | None:
     """The tokenisation that a signature of BLEU names, such as "ja-mecab" for "tok:ja-mecab-0.996-IPA"; or None."""
     named = next((field[4:] for field in signature.split("|") if field.startswith("tok:")), "")
-    return next((each for each in get_args(Tokenize) if named == each or named.startswith(f"{each}-")), None)
+    known: tuple[Tokenize, ...] = get_args(Tokenize)
+    return next((each for each in known if named == each or named.startswith(f"{each}-")), None)
 
 
 def is_installed(tokenize: Tokenize) -> bool:
@@ -131,7 +132,7 @@ def paired_bootstrap(
 
     from sacrebleu.significance import PairedTest
 
-    named = [(name, list(hypotheses)) for name, hypotheses in all_systems.items()]
+    named: list[tuple[str, Sequence[str]]] = [(name, list(hypotheses)) for name, hypotheses in all_systems.items()]
     with _seed_of_sacrebleu(seed):
         test = PairedTest(named, metrics, [list(references)], test_type="bs", n_samples=num_samples)
     signatures, columns = test()
@@ -230,7 +231,7 @@ def scores_of_sentences(folder: pathlib.Path, path: pathlib.Path) -> list[float]
     return scores
 
 
-def _metrics(tokenize: str, lowercase: bool, **of_bleu: bool) -> dict[str, Any]:
+def _metrics(tokenize: str, lowercase: bool, **of_bleu: Any) -> dict[str, Any]:
     if tokenize not in get_args(Tokenize):
         raise InputError(f'tokenize="{tokenize}": expected {", ".join(get_args(Tokenize))}')
     from sacrebleu.metrics import BLEU, CHRF

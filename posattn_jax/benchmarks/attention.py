@@ -36,7 +36,7 @@ BOUNDED = ("patch", "window")
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed."""
     values = command.define_flags(repeats=15, seconds=60.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("shapes", ["1d1024", "2d32", "2d64", "3d16"], f"Grids: {SHAPE_HELP}.", **own)
     flags.DEFINE_list("spans", [".05", ".12", ".25", ".5", "1"], "Half-spans, as shares of each size - 1.", **own)
     flags.DEFINE_integer("window", None, "One more half-span, in positions, for every shape.", lower_bound=1, **own)

@@ -20,7 +20,7 @@ ENVIRONMENT = ("XLA_FLAGS", "GLIBC_TUNABLES", "MALLOC_")
 def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
     """The flags that all measuring commands have, unparsed, in a registry of their own."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("repeats", repeats, "Timed runs per case; fewer if --seconds is short.", lower_bound=1, **own)
     flags.DEFINE_float("seconds", seconds, "Time budget of all timed runs; each case has at least three.", **own)
     flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)

@@ -107,7 +107,7 @@ def _passes(results) -> list[str]:
 
 def _grid(rows: int, columns: int, **options):
     figure, axes = panels(rows * columns, columns, max(3.2, 5.4 / columns), 3.1, **options)
-    return figure, np.reshape(axes, (rows, columns))
+    return figure, np.array(axes).reshape(rows, columns)
 
 
 def _finish(figure, grid, results, title):

@@ -10,6 +10,7 @@ wrong input or no device with such a kernel.
 """
 
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -25,7 +26,7 @@ PARTS = ("key", "relative_encoding", "content_bias", "position_bias", "sigma")  
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, in a registry of their own."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("shapes", ["2d64", "1d1024"], "Grids, as 2d64x32.", **own)
     flags.DEFINE_integer("half", 8, "The half-span in every dimension.", lower_bound=1, **own)
     flags.DEFINE_integer("heads", 8, "Heads.", lower_bound=1, **own)

@@ -33,7 +33,7 @@ HEADER = "form                 parameters   multiplications   temp MiB         m
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed."""
     values = command.define_flags(repeats=15, seconds=30.0)
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_list("grids", ["4x4", "8x8", "16x16"], "Grids, as 16, 8x8 or 4x8x8.", **own)
     sizes = {"batch": 32, "width": 64, "heads": 1, "half_span": 2, "rank": 8, "num_bases": 8}
     for name, default in sizes.items():

@@ -88,7 +88,7 @@ def keep_programs(cache: str | pathlib.Path) -> None:
     is cached, and the run goes on. Programs are machine code, and not data: the folder must not come from a run folder.
     """
     folder = pathlib.Path(cache, "compiled")
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any],
     other = whole.without(MAY_GO) if config.model.get(MAY_GO) is False else whole
     differing = list(_differing(other.config.model.to_dict(), config.model.to_dict(), "model"))
     fresh: Any = jax.jit(lambda: init_params(task, jax.random.key(config.seed)))()
-    own = flatten_dict(fresh)
+    own: dict[Any, Any] = dict(flatten_dict(fresh))
     if any(own[path].shape != array.shape for path, array in other.drawn.items()):  # a head of another width
         raise InputError(f"{saved.name}: another model: {'; '.join(differing)}")
     found = begin_as(task.model, fresh, other.task.model, other.params(fresh))

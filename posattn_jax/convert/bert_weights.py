@@ -213,8 +213,8 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
 
 def _nearest(encoder: Bert, more: Callable[[], dict[str, Any]] = dict, **fields: Any) -> Bert:
     """The BERT of Hugging Face that is nearest to one of ours or, with `more` and `fields`, that of Chang 2021."""
-    epsilon = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
-    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True, "more": more})
+    epsilon: dict[str, Any] = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
+    made = blocks(**fields_of(encoder.blocks, norm="post", use_bias=True, more=more, **epsilon))
     sizes = {"max_length": encoder.max_length, "num_segments": encoder.num_segments}
     return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon, **fields)
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import numpy as np
 
-from posattn_jax.convert.tensors import Entry, linear, norm, one
+from posattn_jax.convert.tensors import Entry, linear, norm
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.energies import DotProducts
@@ -26,7 +26,7 @@ MEANS = {"projections": LinearProjections(), "energies": DotProducts()}  # the d
 def blocks(
     num_blocks: int,
     *,
-    norm: str,
+    norm: Literal["post", "pre"],
     num_heads: int,
     mlp_dim: int,
     activation: Callable,
@@ -52,8 +52,8 @@ def blocks(
     return tuple(block() for _ in range(num_blocks))
 
 
-def fields_of(given: Sequence[EncoderBlock]) -> dict[str, Any]:
-    """The arguments of `blocks` that make these blocks, as far as it can make them."""
+def fields_of(given: Sequence[EncoderBlock], **instead: Any) -> dict[str, Any]:
+    """The arguments of `blocks` that make these blocks, as far as it can make them; some are replaced."""
     block, attention = given[0], given[0].attention
     return {
         "num_blocks": len(given),
@@ -65,7 +65,7 @@ def fields_of(given: Sequence[EncoderBlock]) -> dict[str, Any]:
         "use_bias": has_bias(block),
         "dropout_rate": block.dropout_rate,
         "attention_dropout_rate": attention.dropout_rate,
-    }
+    } | instead
 
 
 def has_bias(block: EncoderBlock) -> bool:
@@ -115,11 +115,11 @@ def entries(
     of_output, bias = linear(f"{ours}/attention/output", output)
     return [
         *found,
-        one(
-            *of_output.ours,
-            *of_output.theirs,
-            lambda weight: weight.T.reshape(num_heads, -1, len(weight)),
-            lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
+        Entry(
+            of_output.ours,
+            of_output.theirs,
+            lambda weight: [weight.T.reshape(num_heads, -1, len(weight))],
+            lambda kernel: [kernel.reshape(-1, kernel.shape[-1]).T],
         ),
         bias,
         *norm(f"{ours}/attention_norm", attention_norm),

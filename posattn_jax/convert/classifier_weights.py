@@ -147,10 +147,11 @@ def _of_term(term: Any, ours: str, attention: str) -> list[Entry]:
         return [same(f"{ours}/{name}", f"{attention}.{name}")]
     if not isinstance(term, Positional):
         return []
-    if isinstance(term.encoding, SinusoidalEncoding):
+    encoding: Any = term.encoding
+    if isinstance(encoding, SinusoidalEncoding):
         return linear(f"{ours}/encoding/linear", f"{attention}.positional_encoding.w")
     found = []
-    for number in range(term.encoding.num_layers):  # the sines are between the linear maps
+    for number in range(encoding.num_layers):  # the sines are between the linear maps
         siren, layer = f"{ours}/encoding/siren", f"{attention}.positional_encoding.mlp.layers.{2 * number}"
         found.append(one(f"{siren}/kernel_{number + 1}", f"{layer}.weight", np.transpose, np.transpose))
         found.append(same(f"{siren}/bias_{number + 1}", f"{layer}.bias"))

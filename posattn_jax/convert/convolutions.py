@@ -8,9 +8,8 @@ import numpy as np
 from posattn_jax.convert.blocks import fused
 from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, constant, linear, one, same
-from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import KernelEncoding
-from posattn_jax.nn.parts import PARTS
+from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias, by_name
@@ -43,14 +42,14 @@ def of_config(config: dict[str, Any], where: Any, width: int) -> dict[str, Any]:
     if not parts <= set(KERNEL_PARTS) or not ("qk" in parts or parts >= {"convq", "convk"}) or not half.isdecimal():
         known = ", ".join(KERNEL_PARTS[1:])
         raise InputError(f'{where}: {KERNEL}="{kernel}": expected "qk" or convq and convk, with {known}, and a number')
-    size = {"kernel_shape": (2 * int(half) + 1,)}
+    size = (2 * int(half) + 1,)
     terms: dict[str, Any] = {
         "qk": Content,
-        "convfixed": lambda: RelativeBias(**size),
-        "convq": lambda: Positional(KernelEncoding(**size)),
-        "convk": lambda: KeyPositional(KernelEncoding(**size)),
+        "convfixed": lambda: RelativeBias(size),
+        "convq": lambda: Positional(KernelEncoding(size)),
+        "convk": lambda: KeyPositional(KernelEncoding(size)),
     }
-    values = PlusDepthwise(DepthwiseConvolution(**size)) if "convolution" in parts else None
+    values = PlusDepthwise(DepthwiseConvolution(size)) if "convolution" in parts else None
     return fields | {"terms": tuple(make() for name, make in terms.items() if name in parts), "values": values}
 
 
@@ -70,7 +69,9 @@ def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections
         return None
     if len(set(halves.values())) > 1:
         raise InputError(f"{where}: {' and '.join(halves)} have kernels of two sizes: expected one")
-    convolved = tuple(part for part in PARTS if ("value_forward" if part == "value" else "qk") in halves)
+    convolved: tuple[Part, ...] = tuple(
+        part for part in PARTS if ("value_forward" if part == "value" else "qk") in halves
+    )
     return ConvolutionalProjections((2 * halves.popitem()[1] + 1,), convolved, kernel_init=NORMAL)
 
 
@@ -87,7 +88,7 @@ def sizes(weights: Weights, layer: str) -> dict[str, str]:
     return found
 
 
-def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:
+def config_of(attention: Any) -> dict[str, Any]:
     """The entries of config.json for the layer that is nearest to this one."""
     if attention.extra_heads is not None:
         return {KERNEL: "convbert", "num_attention_heads": 2 * attention.num_heads}
@@ -112,12 +113,12 @@ def _half(part: Any) -> int:
     return getattr(part, "kernel_shape", (1,))[0] // 2
 
 
-def is_linear(attention: PositionalSelfAttention) -> bool:
+def is_linear(attention: Any) -> bool:
     """Whether queries, keys and values of all heads are linear maps."""
     return attention.extra_heads is None and not isinstance(attention.projections, ConvolutionalProjections)
 
 
-def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_length: int) -> list[Entry]:
+def entries(attention: Any, ours: str, theirs: str, max_length: int) -> list[Entry]:
     """The entries of parameters that a plain BERT does not have. Their tables are indexed by key minus query, too."""
     found = []
     if attention.extra_heads is not None:

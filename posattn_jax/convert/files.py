@@ -134,7 +134,7 @@ def write(folder: str | pathlib.Path, tensors: Tensors, config: dict[str, Any]) 
     return path
 
 
-def write_npz(folder: str | pathlib.Path, tensors: Tensors) -> pathlib.Path:
+def write_npz(folder: str | pathlib.Path, tensors: dict[str, Any]) -> pathlib.Path:
     """Writes model.npz."""
     path = pathlib.Path(folder, "model.npz")
     write_atomically(path, lambda file: np.savez(file, **tensors))

@@ -33,7 +33,7 @@ def scale_of(weights: Weights, num_channels: int) -> Scale:
     if not isinstance(config, dict):
         raise InputError(f"{where}: expected an object")
     factor = config.get("rescale_factor") or 1 / 255
-    is_rescaled = config.get("do_rescale", True) and isinstance(factor, numbers.Real)
+    is_rescaled = config.get("do_rescale", True) and isinstance(factor, int | float)
     if not is_rescaled or not math.isclose(factor * 255, 1.0, rel_tol=1e-3):
         raise InputError(f"{where}: expected do_rescale with a rescale_factor of 1 / 255")
     if not config.get("do_normalize", True):

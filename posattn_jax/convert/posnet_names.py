@@ -54,7 +54,8 @@ def _timed(family: str) -> str:
 
 def _knows_places_alone(mixing: TokenMixing | None) -> bool:
     """Whether the mixer is the `PositionBasedAttention` of the code, which uses only positions."""
-    return isinstance(getattr(mixing, "energies", None), DotProducts) and not mixing.energies.knows_content
+    energies = getattr(mixing, "energies", None)
+    return isinstance(energies, DotProducts) and not energies.knows_content
 
 
 def _of_positions(positions: StackPositions, stack: str, embed: str, width: int, has_norm: bool) -> list[Entry]:

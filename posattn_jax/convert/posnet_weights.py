@@ -163,7 +163,7 @@ def _model(
         raise InputError(f"{where}: {error}") from error
 
 
-def _mixing(of: _Config, place: str, context: int, length: int, epsilon: dict[str, float]) -> TokenMixing:
+def _mixing(of: _Config, place: str, context: int, length: int, epsilon: dict[str, Any]) -> TokenMixing:
     """The mixer of a place: attention, or the mixer after which the model is named."""
     family = of("model")
     is_own = of(f"{family.lower()}_{place}", place != CROSS, (True, False))
@@ -191,7 +191,7 @@ def _kind(of: _Config) -> str:
             return family
 
 
-def _gated(of: _Config, prefix: str, epsilon: dict[str, float]) -> tuple[Callable | None, nn.Module | None]:
+def _gated(of: _Config, prefix: str, epsilon: dict[str, Any]) -> tuple[Callable | None, nn.Module | None]:
     """The values and the gate of a mixer."""
     match of("model"):
         case "PosNet" | "LightConv":
@@ -286,8 +286,8 @@ def _kind_of(mixing: TokenMixing | None) -> str:
     return asked.get(sides, "attention")
 
 
-def _gating_of(mixing: TokenMixing, prefix: str) -> dict[str, Any]:
-    names = {activation: name for name, activation in ACTIVATIONS.items()}
+def _gating_of(mixing: Any, prefix: str) -> dict[str, Any]:
+    names: dict[Any, str] = {activation: name for name, activation in ACTIVATIONS.items()}
     values, gate = mixing.values, mixing.gate
     activation = getattr(values, "activation", values)
     of_values = "none" if values is None else "glu" if isinstance(values, Glu) else names.get(activation, "gelu")

@@ -180,14 +180,12 @@ def _entries(model: VisionTransformer, stack: str, grid_shape: Shape, is_transpo
     return found
 
 
-def _last(attention: PositionalSelfAttention) -> tuple[str, Any]:
+def _last(attention: Any) -> tuple[str, Any]:
     """The last term, and the name of its parameters."""
     return [*by_name(attention.terms).items()][-1]
 
 
-def _of_attention(
-    attention: PositionalSelfAttention, ours: str, theirs: str, grid_shape: Shape, is_transposed: bool
-) -> list[Entry]:
+def _of_attention(attention: Any, ours: str, theirs: str, grid_shape: Shape, is_transposed: bool) -> list[Entry]:
     """The entries of a layer. There, a score is (x_t W^q_{s-t}) . (x_s W^k_{t-s}), and a value is x_s W^v_{t-s}."""
     (name_of_content, content), heads, values = _last(attention), attention.num_heads, attention.values
     found = _of_projections(attention, ours, theirs)
@@ -223,11 +221,11 @@ def _of_attention(
         found += _of_angles(theirs, grid_shape, attention.head_dim, content.base)
     if attention.use_output:
         output, bias = linear(f"{ours}/output", f"{theirs}.to_out.0")
-        from_heads = one(
-            *output.ours,
-            *output.theirs,
-            lambda weight: weight.T.reshape(heads, -1, len(weight)),
-            lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
+        from_heads = Entry(
+            output.ours,
+            output.theirs,
+            lambda weight: [weight.T.reshape(heads, -1, len(weight))],
+            lambda kernel: [kernel.reshape(-1, kernel.shape[-1]).T],
         )
         found += [from_heads, bias]
     return found
@@ -275,11 +273,11 @@ def _turned(kernel: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def _of_angles(theirs: str, grid_shape: Shape, head_dim: int, base: float) -> list[Entry]:
     each = head_dim // len(grid_shape)
-    places = np.stack(np.indices(grid_shape), -1)
+    places = np.moveaxis(np.indices(grid_shape), 0, -1)
     angles = places[..., None] * base ** (-np.arange(0, each, 2) / each)
     angles = np.tile(angles.reshape(*grid_shape, -1), 2)[None]
     made = {"cos": np.cos, "sin": np.sin}
-    return [constant(f"{theirs}.rope.{name}_cached", np.float32(made[name](angles))) for name in ROPE]
+    return [constant(f"{theirs}.rope.{name}_cached", made[name](angles).astype(np.float32)) for name in ROPE]
 
 
 def _table(matrices: str, of_class: str, theirs: str, num_heads: int, grid_shape: Shape, of_keys: bool) -> Entry:

@@ -169,7 +169,9 @@ def modern(tensors: Tensors, where: Any) -> dict[str, Any]:
 
     found = renamed(tensors, new_name, where)
     positions = next((name for name in found if name.endswith("pos_embedding")), None)
-    token = None if positions is None else f"{positions.removesuffix('pos_embedding')}cls"
+    if positions is None:
+        return found
+    token = f"{positions.removesuffix('pos_embedding')}cls"
     if token in found and round(found[positions].shape[1] ** 0.5) ** 2 + 1 == found[positions].shape[1]:
         found[token] = found[token] + found[positions][:, :1]
         found[positions] = found[positions][:, 1:]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -119,10 +119,10 @@ def save_vit(
         grid = model.token_grid(grid_shape)
     except ValueError as error:
         raise InputError(str(error)) from error
-    pooling = "mean" if names == "big_vision" and model.pooling != "class" else "class"
-    check_alike(model, _transformer(**fields | OWN[names] | {"pooling": pooling}), names)
+    fields["pooling"] = "mean" if names == "big_vision" and model.pooling != "class" else "class"
+    check_alike(model, _transformer(**fields | OWN[names]), names)
     num_rows = len(params["position_embedding"])
-    if num_rows != math.prod(grid) + (pooling == "class"):
+    if num_rows != math.prod(grid) + (fields["pooling"] == "class"):
         raise InputError(f"grid_shape={tuple(grid_shape)}: {math.prod(grid)} patches, and {num_rows} positions")
     sizes = tuple(grid_shape), params["embed"]["kernel"].shape[0] // math.prod(model.patch_shape)
     if names == "hugging_face":
@@ -144,13 +144,14 @@ def _transformer(
     num_classes: int,
     width: int,
     patch_shape: tuple[int, ...],
-    pooling: str,
+    pooling: Literal["class", "mean"],
     layer_norm_epsilon: float,
     dropout_rate: float = 0.0,
     **of_blocks: Any,
 ) -> VisionTransformer:
-    rate = {"dropout_rate": dropout_rate, "layer_norm_epsilon": layer_norm_epsilon}
-    made = blocks(**of_blocks | rate | {"norm": "pre"})
+    rate: dict[str, Any] = {"dropout_rate": dropout_rate, "layer_norm_epsilon": layer_norm_epsilon}
+    of_blocks |= rate | {"norm": "pre"}
+    made = blocks(**of_blocks)
     return VisionTransformer(num_classes, width, made, patch_shape, pooling, patch_norms=False, **rate)
 
 

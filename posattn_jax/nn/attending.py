@@ -29,6 +29,8 @@ PARTNERS = (
     ("position_bias", "relative_encoding", "PositionalBias", "Positional(SirenEncoding())"),
     ("content_bias", "key", "ContentBias", "Content()"),
 )
+# The fields of tokens that are arguments of attention as they are, next to the shapes.
+OF_TOKENS = ("key_mask", "segment_ids", "is_causal", "num_class_tokens", "query_grid_shape")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,20 +134,15 @@ class Attention:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
         problem = Problem(
             **arguments,
-            **{name: getattr(tokens, name) for name in ("key_mask", "segment_ids", "is_causal")},
-            mask=self.mask,
-            dilation=self.dilation,
-            return_weights=self.return_weights,
-            num_class_tokens=tokens.num_class_tokens,
-            query_grid_shape=tokens.query_grid_shape,
-            limit=scores.limit,
+            **{name: getattr(tokens, name) for name in OF_TOKENS},
+            **{name: getattr(self, name) for name in ("mask", "dilation", "return_weights")},
+            **{name: getattr(scores, name) for name in ("limit", "factors")},
             pair_scores=self._pair_scores(query, tokens.keyed.shape[1]),
-            factors=scores.factors,
         )
         if self.grid_axis is not None:
             self._check_axis(problem)
-        if self.is_cut:
-            return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query))), None
+            if self.is_cut:
+                return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query))), None
         outputs, weights = each_its_own(lambda own: attend(own, self.implementation), problem)
         if self.return_weights:
             self.intermediates["weights"] = weights

@@ -21,14 +21,12 @@ from posattn_jax.axes import (
     GridFeatures,
     GridIds,
     GridMask,
-    Key,
     PairBias,
     PairMask,
     PointPositions,
     Query,
     Shape,
     SharedKey,
-    Value,
 )
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes, check_terms
@@ -277,8 +275,8 @@ class PositionalSelfAttention(Composite):
 
     def _of_all_heads(
         self, query: Query | None, key: SharedKey | None, value: SharedKey | None
-    ) -> tuple[Query | None, Key | None, Value | None]:
-        """Query, key and value for every head. Query and key are normalised if `normalize_qk`."""
+    ) -> tuple[Any, Any, Any]:
+        """Query, key and value for every head; None for what is not needed. `normalize_qk` normalises the first two."""
         for name, features in (("key", key), ("value", value)):
             if self.num_kv_heads and features is not None and features.shape[2] != self.num_kv_heads:
                 raise ValueError(f"projections give {name} {features.shape[2]} heads: num_kv_heads={self.num_kv_heads}")

@@ -213,6 +213,8 @@ class SequenceBlock(Composite):
             return self.mixing.mix(x, own, places, deterministic=deterministic)[0]
 
         def cross(x):
+            if self.cross is None or memory is None or memory_places is None:
+                raise ValueError("memory, memory_places: expected both with cross")
             batch, rows = memory.batch_size, x.shape[0]
             each = 1 if batch == 0 else rows // batch
             joined = x.reshape(batch, each * x.shape[1], x.shape[-1])

@@ -83,6 +83,8 @@ class PositionalCrossAttention(PositionalSelfAttention):
             key_mask=key_mask,
             num_kv_heads=self.num_kv_heads or 0,
         )
-        outputs, intermediates = self._attend(tokens, deterministic, return_weights=return_weights, mask=mask, bias=bias)
+        outputs, intermediates = self._attend(
+            tokens, deterministic, return_weights=return_weights, mask=mask, bias=bias
+        )
         outputs = outputs.reshape(shape)
         return (outputs, intermediates) if return_intermediates or return_weights else outputs

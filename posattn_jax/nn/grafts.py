@@ -7,7 +7,7 @@ starts as that projection's matrix [c h d], at every displacement.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -19,7 +19,7 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.parts import Part
 
 Path = tuple[str, ...]
-Flat = Mapping[Path, Any]  # arrays, or their shapes
+Flat = dict[Path, Any]  # arrays, or their shapes
 
 
 class Begun(NamedTuple):
@@ -49,14 +49,15 @@ def begin_as(model: nn.Module, fresh: Any, other: nn.Module, given: Any) -> Begu
       other: the other model.
       given: the parameters of the other model.
     """
-    own, its = flatten_dict(fresh), flatten_dict(given)
+    own: Flat = dict(flatten_dict(fresh))
+    its: Flat = dict(flatten_dict(given))
     begun = {path: its[path] for path, array in own.items() if path in its and its[path].shape == array.shape}
     others, made = dict(_layers(other)), {}
     for path, layer in _layers(model):
         if path in others:
             made |= _of_projections(layer, own, others[path], its, path)
     begun |= {path: array.astype(own[path].dtype) for path, array in made.items()}
-    params = unflatten_dict(dict(own) | begun)
+    params = unflatten_dict(own | begun)
     return Begun(params, frozenset(made), frozenset(own.keys() - begun.keys()), frozenset(its.keys() - own.keys()))
 
 

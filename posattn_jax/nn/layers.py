@@ -36,10 +36,9 @@ def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fie
         defaults.
     """
     init = uniform(1 / math.sqrt(fan_in))
-    fields = {"kernel_init": init, "bias_init": init} | fields
+    kernel_init, bias_init = fields.pop("kernel_init", init), fields.pop("bias_init", init)
     of_bias = () if names[-1:] == ("width",) else names[-1:]  # as wide as the model: too small to be split
-    inits = {"kernel_init": named(fields["kernel_init"], *names), "bias_init": named(fields["bias_init"], *of_bias)}
-    return nn.Dense(features, **fields | inits)
+    return nn.Dense(features, kernel_init=named(kernel_init, *names), bias_init=named(bias_init, *of_bias), **fields)
 
 
 def dropout_rngs(rng: Array | None) -> dict[str, Array] | None:

@@ -116,7 +116,7 @@ def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: 
     elif len(shape) > 1:
         raise ValueError(f"segment_ids: expected a grid of one dimension, not {shape}")
     else:
-        places = of_sequence(*shape, segment_ids)
+        places = of_sequence(grid.num_positions(shape), segment_ids)
         fields |= {"query_segments": segment_ids, "key_segments": segment_ids}
     return Places(places, places, query_shape=shape, key_shape=shape, **fields)
 

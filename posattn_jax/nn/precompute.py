@@ -80,7 +80,8 @@ def precompute_encoding(
     """
     named, params = by_name(attention.terms), dict(params)
     positional = {name: term.encoding for name, term in named.items() if isinstance(term, Positional)}
-    if any(isinstance(each, SirenEncoding | SinusoidalEncoding) for each in positional.values()):
+    computed = any(isinstance(each, SirenEncoding | SinusoidalEncoding) for each in positional.values())
+    if encoding is not None and computed:
         for name in positional:
             named[name] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
             params[name] = {"encoding": {"table": encoding}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
@@ -60,9 +61,8 @@ class LinearProjections(nn.Module, kw_only=True):
         """
         heads = (tokens.num_heads, tokens.head_dim), (tokens.num_kv_heads, tokens.head_dim)
         if tokens.num_kv_heads < tokens.num_heads or tokens.memory is not None:
-            of_queries = tuple(part for part in parts if part == "query")
-            others = tuple(part for part in parts if part != "query")
-            projected = self._projected(tokens.inputs, of_queries, heads[0], "query_")
+            projected = self._projected(tokens.inputs, ("query",) if "query" in parts else (), heads[0], "query_")
+            others: tuple[Part, ...] = tuple(part for part in parts if part != "query")
             projected |= self._projected(tokens.keyed, others, heads[1], "key_value_")
         else:
             projected = self._projected(tokens.inputs, parts, heads[0])
@@ -80,7 +80,7 @@ class LinearProjections(nn.Module, kw_only=True):
         kernel = self.param(f"{prefix}kernel", kernel_init, (inputs.shape[-1], *shape), self.param_dtype)
         bias = self.param(f"{prefix}bias", bias_init, shape, self.param_dtype) if self.use_bias else None
         dtype = self.dtype or promoted(inputs, kernel)
-        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=dtype)
+        inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
         product = {"precision": self.precision, "dot_general": self.dot_general}
         return dict(zip(parts, fused_projection(inputs, kernel, bias, **product), strict=True))
 
@@ -137,8 +137,8 @@ class ConvolutionalProjections(nn.Module):
         }
         linear = functools.partial(LinearProjections, **fields, **dtypes)
         plain = linear(name="linear")(tokens, tuple(part for part in parts if part not in self.convolved))
-        projected = dict(zip(PARTS, plain, strict=True))
-        for part in (part for part in parts if part in self.convolved):
+        projected: dict[Part, Any] = dict(zip(PARTS, plain, strict=True))
+        for part in filter(self.convolved.__contains__, parts):
             convolve = DepthwiseConvolution(self.kernel_shape, name=f"{part}_depthwise", **dtypes)
             halves = []
             for name, inputs, num_heads in (

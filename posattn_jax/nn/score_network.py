@@ -1,6 +1,6 @@
 """A score term that is a network of the products of queries and keys and of their offsets (Zhao 2020)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class ScoreNetwork(nn.Module):
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         tokens.check_whole(self)
         shape, cls, heads = tokens.grid_shape, tokens.num_class_tokens, tokens.num_heads
-        dtypes = {"param_dtype": self.param_dtype}
+        dtypes: dict[str, Any] = {"param_dtype": self.param_dtype}
         hidden = self.hidden_features or heads
         places = linear(len(shape), len(shape), use_bias=False, name="places", **dtypes)
         offsets = places(grid.relative_coordinates(shape, tokens.reference_shape))

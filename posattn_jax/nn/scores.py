@@ -83,7 +83,7 @@ class Scores:
         sums = one | two | {name: one[name] + two[name] for name in both - {"factors", "limit"}}
         if "relative_encoding" in both:
             sums["factors"] = None  # the sum of two encodings has no single W
-        if "limit" in both:
+        if self.limit is not None and other.limit is not None:
             sums["limit"] = tuple(map(min, self.limit, other.limit))
         total = Scores(**sums)
         alone = [name for name in ("relative_encoding", "content_bias") if getattr(total, name) is not None]

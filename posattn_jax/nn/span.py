@@ -1,7 +1,6 @@
 """The attention span: learned, in several forms, or a fixed window."""
 
 import math
-from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -80,7 +79,17 @@ class GaussianSpan(nn.Module, kw_only=True):
         return Extent(sigma, self.threshold, self.mode)
 
 
-class LearnedWindow(nn.Module, kw_only=True):
+class _Box:
+    """What the spans have whose Gaussian changes no score: see `Extent`."""
+
+    threshold = BOX_THRESHOLD
+
+    @property
+    def mode(self) -> SpanMode:
+        return "box"
+
+
+class LearnedWindow(_Box, nn.Module, kw_only=True):
     """A trained window of any form: weights are multiplied, before the softmax's sum, by `prod_i m(|x_i| / w_i)`.
 
     The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
@@ -104,9 +113,6 @@ class LearnedWindow(nn.Module, kw_only=True):
       >>> jax.tree.map(jnp.shape, variables["params"]["span"])
       {'log_width': (2, 2)}
     """
-
-    threshold: ClassVar[float] = BOX_THRESHOLD
-    mode: ClassVar[SpanMode] = "box"
 
     initial_width: float = 0.05
     per_head: bool = True
@@ -195,7 +201,7 @@ class FlatSpan(LearnedWindow, kw_only=True):
         return span.log_flat(distance, self.edge, self.power)
 
 
-class WindowSpan(nn.Module):
+class WindowSpan(_Box, nn.Module):
     """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
     The cost of every implementation follows the window.
@@ -211,9 +217,6 @@ class WindowSpan(nn.Module):
       >>> outputs.shape
       (1, 12, 8)
     """
-
-    threshold: ClassVar[float] = BOX_THRESHOLD
-    mode: ClassVar[SpanMode] = "box"
 
     half_span: tuple[int, ...] | int
 

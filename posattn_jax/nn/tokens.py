@@ -40,8 +40,8 @@ def flattened(
       ValueError: inputs with the axes of another grid than `grid_shape`, or with the axes of a grid and class tokens;
         features instead of `grid_shape`.
     """
-    if getattr(grid_shape, "ndim", 1) > 1:
-        given = f"grid_shape is an array of shape {jnp.shape(grid_shape)}"
+    if len(shape := getattr(grid_shape, "shape", ())) > 1:
+        given = f"grid_shape is an array of shape {shape}"
         raise ValueError(f"{given}: expected sizes, such as (3, 4); PositionalCrossAttention attends to other features")
     inputs, key_mask = as_array(inputs), as_array(key_mask)
     own = inputs.shape[1:-1]

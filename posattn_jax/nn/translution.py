@@ -10,7 +10,7 @@ import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Query, Sizes, Weights
+from posattn_jax.axes import Query, Sizes, Value, Weights
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.parts import Part
@@ -27,7 +27,7 @@ class PairValues(OverDisplacements):
 
     needs: ClassVar[tuple[Part, ...]] = ()
 
-    def __call__(self, attention: Attention, value: None, tokens: Tokens) -> Query:
+    def __call__(self, attention: Attention, value: Value | None, tokens: Tokens) -> Query:
         """sum_s alpha_ts V_ts, [b t h d]."""
         weights = attention.weights(self.limit(tokens))
         return self.average(weights.astype(tokens.inputs.dtype), tokens)
@@ -184,8 +184,8 @@ class GeneralTranslution(PairValues):
             coefficients = basis(tokens.positions[:, None] - tokens.positions[:, :, None]).astype(matrices.dtype)
             return basis_translution(weights, tokens.inputs, matrices, coefficients, cls_matrices=cls)
         table = basis(grid.relative_coordinates(tokens.grid_shape, tokens.reference_shape))
-        if self.half_span is not None:
-            table = grid.centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
+        if (half := self.limit(tokens)) is not None:
+            table = grid.centre(table, np.minimum(half, np.subtract(tokens.grid_shape, 1)).tolist())
 
         def value(table):
             fields = {"grid_shape": tokens.grid_shape, "cls_matrices": cls}

@@ -40,7 +40,7 @@ def sized(linen_class: type[nn.Module], made_with: Settings) -> type[nn.Module]:
     def call(self: Any, *args: Any, **fields: Any) -> Any:
         given = signature.bind(self, *args, **fields)
         tokens = given.arguments.get("tokens")
-        inputs = given.arguments.get("inputs", given.arguments.get("x")) if tokens is None else tokens.inputs
+        inputs: Any = given.arguments.get("inputs", given.arguments.get("x")) if tokens is None else tokens.inputs
         if width is not None and jnp.shape(inputs)[-1] != width:
             raise ValueError(f"inputs has shape {jnp.shape(inputs)}: expected a width of in_features={width}")
         if isinstance(tokens, Tokens):

@@ -4,7 +4,7 @@ So it runs with `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promoti
 """
 
 import contextlib
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,10 @@ from posattn_jax.axes import Array
 from posattn_jax.system.compat import Tracer
 
 
+@overload
+def as_array(x: None, floating: bool = ...) -> None: ...
+@overload
+def as_array(x: Any, floating: bool = ...) -> Array: ...
 def as_array(x: Any, floating: bool = False) -> Any:
     """A list, number or NumPy array as an array, whose values stay known while JAX traces; None and arrays as is.
 

@@ -80,8 +80,8 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
         "sigmas": initial_sigmas or [None],
     }
     for name, kind in (("batch_sizes", int), ("sigmas", float)):
-        if options[name].value is not None:
-            lists[name] = command_line.numbers(f"--{name}", options[name].value, kind)
+        if (given := options[name].value) is not None:
+            lists[name] = command_line.numbers(f"--{name}", given, kind)
     for name, values in lists.items():
         if not values:
             raise InputError(f"--{name} is empty: expected at least one")

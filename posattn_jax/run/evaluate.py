@@ -31,7 +31,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         if jax.process_count() > 1:
             raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
     experiment.keep_programs(cache_folder())
-    data = experiment.data_set(config)
+    data: Any = experiment.data_set(config)
     checksums.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"), doing("reading the data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)

@@ -54,7 +54,7 @@ def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any])
 
 
 def _finish(
-    trainer: Trainer, member: Member, arrays: dict[str, np.ndarray], config: ConfigDict, workdir: pathlib.Path
+    trainer: Trainer, member: Member, arrays: dict[str, Any], config: ConfigDict, workdir: pathlib.Path
 ) -> None:
     """Writes `positions.npz` and `summary.json`, draws the pictures, and prints the results."""
     epochs: dict[int, dict[str, Any]] = {}
@@ -86,9 +86,11 @@ def _finish(
         "git_commit": _git_commit(),
     }
     if isinstance(trainer.task, SentencePrediction):
-        trained_on, judged_by = member.data.train_source, member.data.validation_source
-        same = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
-        summary["always_the_same"] = same
+        trained_on: Any = member.data.train_source
+        judged_by: Any = member.data.validation_source
+        summary["always_the_same"] = trainer.task.always_the_same(
+            trained_on.targets, judged_by.targets, judged_by.groups
+        )
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     with doing("measuring the speed with and without the learned spans"):

@@ -31,7 +31,7 @@ from posattn_jax.system.files import read_json, write_json
 def define_flags(argv: list[str]) -> flags.FlagValues:
     """The flags of this command, not yet parsed, and separate from those of other commands."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
+    own: dict[str, Any] = {"flag_values": values}
     config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
     flags.DEFINE_string("workdir", None, "The sweep's folder.", **own)
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.", **own)
@@ -91,7 +91,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     counted = operations.count(step, jax.eval_shape(begin), batch)
     step, begin = step_of(task)
     state = jax.jit(begin)()
-    compiled = jax.jit(step).lower(state, batch).compile()
+    compiled: Any = jax.jit(step).lower(state, batch).compile()
     clocks = []
     for _ in range(2 * updates):  # the first updates of a process are slow
         state, _ = jax.block_until_ready(compiled(state, batch))

@@ -110,12 +110,12 @@ def parse_but_config(values: flags.FlagValues, argv: list[str]) -> None:
 def _unknown_field(argv: list[str]) -> str | None:
     """What is wrong with the first `--config.FIELD` that the config does not have: its path, the near ones, and all."""
     file = last_value(argv, "config")
-    given = [each for each in argv if re.match(r"--?config\.\w", each)]
+    given = [each for each in argv if file and re.match(r"--?config\.\w", each)]
     try:
-        config = load_config(file).to_dict() if file and given else None
+        config = load_config(file).to_dict() if file and given else {}
     except Exception:  # the file itself is wrong
         return None
-    for argument in given if config is not None else ():
+    for argument in given:
         _, name, *below = argument.lstrip("-").partition("=")[0].split(".")
         above, part = "config", config
         while below and isinstance(part, dict) and name in part:

@@ -3,7 +3,11 @@
 Pallas is not here: it is imported where it is asked for, by `ops/attention/tpu` and `ops/attention/platform.py`.
 """
 
+import functools
+
 import jax
+import jax.experimental
+from jax import lax
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax._src.distributed import global_state
 from jax.core import ShapedArray, Tracer
@@ -13,7 +17,8 @@ from jax.extend.backend import get_default_device
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
-enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # of an older jax
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]  # of an older jax
+pvary = functools.partial(lax.pcast, to="varying") if hasattr(lax, "pcast") else vars(lax)["pvary"]  # likewise
 
 __all__ = [
     "ClosedJaxpr",
@@ -30,4 +35,5 @@ __all__ = [
     "mlir",
     "multihost_utils",
     "prim_requires_devices_during_lowering",
+    "pvary",
 ]

@@ -48,10 +48,10 @@ plt.rcParams.update(
 )
 
 
-def style(number: int) -> dict[str, Any]:
-    """The colour, line and marker of a curve, by its number from 0; the first 56 curves all differ."""
+def style(number: int, **instead: str) -> dict[str, Any]:
+    """The colour, line and marker of a curve by its number from 0, of which some are replaced; the first 56 differ."""
     kinds = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
-    return {name: choices[number % len(choices)] for name, choices in kinds.items()}
+    return {name: choices[number % len(choices)] for name, choices in kinds.items()} | instead
 
 
 def panels(

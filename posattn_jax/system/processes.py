@@ -86,7 +86,7 @@ def is_first() -> bool:
 
 
 @contextlib.contextmanager
-def signals(handlers: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
+def signals(handlers: Mapping[Any, Any]) -> Iterator[dict[int, Any]]:
     """Handles signals with `handlers` inside the block; yields the handlers from before."""
     previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     try:

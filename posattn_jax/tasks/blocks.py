@@ -16,6 +16,12 @@ from posattn_jax.ops.span import half_span, pair_share, span_share, span_size
 from posattn_jax.tasks.task import FROM_DATA, Params, Task
 
 
+def _threshold(block: EncoderBlock) -> float:
+    """That of a block with a span."""
+    assert block.attention.span is not None
+    return block.attention.span.threshold
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockTask(Task):
     """A task of a model with encoder blocks.
@@ -67,7 +73,7 @@ class BlockTask(Task):
         if not self.span_penalty:
             return 0.0
         layers = zip(self.blocks, intermediates.values(), strict=True)
-        shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
+        shares = [span_share(out["sigma"], _threshold(block)) for block, out in layers if "sigma" in out]
         if not shares:
             raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to penalise")
         return self.penalty_scale * self.span_penalty * jnp.mean(jnp.stack(shares))
@@ -89,7 +95,7 @@ class BlockTask(Task):
         for block, out in zip(self.blocks, intermediates.values(), strict=True):
             half = everything
             if "sigma" in out:
-                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self.reference_grid)
+                half = half_span(out["sigma"], _threshold(block), self.grid_shape, self.reference_grid)
             halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
         return halves
 
@@ -105,7 +111,7 @@ class BlockTask(Task):
             if "sigma" in intermediates[f"block_{i}"]:
                 attention = block.attention
                 sigma = jnp.asarray(intermediates[f"block_{i}"]["sigma"])
-                size = span_size(sigma, attention.span.threshold, self.grid_shape, self.reference_grid)
+                size = span_size(sigma, _threshold(block), self.grid_shape, self.reference_grid)
                 cut = Cut(self.grid_shape, attention.dilation or [1] * len(self.grid_shape))
                 halves = [cut.half((extent - 1) // 2 for extent in each) for each in np.atleast_2d(size).tolist()]
                 options = {"num_heads": attention.num_heads, "implementation": attention.implementation}

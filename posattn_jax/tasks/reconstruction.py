@@ -108,7 +108,8 @@ class Reconstruction(Task):
         """
         targets = batch["targets"]
         weights = batch.get("weights", jnp.ones(len(targets)))
-        errors = jnp.subtract(self.model.apply({"params": params}, batch["inputs"]), targets)
+        outputs: Any = self.model.apply({"params": params}, batch["inputs"])
+        errors = jnp.subtract(outputs, targets)
         totals = {
             "error": weights @ jnp.sum(errors**2, -1),
             "sum": weights @ targets,
@@ -130,5 +131,5 @@ class Reconstruction(Task):
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
         """The fitted encoding as "relative_encoding" [*R, 1, c], as if it were that of a block."""
-        encoding = self.model.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
+        encoding: Any = self.model.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
         return {"block_0": {"relative_encoding": encoding[..., None, :]}}

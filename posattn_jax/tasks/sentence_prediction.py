@@ -94,9 +94,9 @@ class SentencePrediction(SequenceTask):
 
         if self.metric == "correlation":
             constant = np.ptp(targets) == 0 or np.ptp(predictions) == 0
+            kinds: tuple[Any, ...] = stats.pearsonr, stats.spearmanr
             pearson, spearman = (
-                0.0 if constant else float(correlation(targets, predictions).statistic)
-                for correlation in (stats.pearsonr, stats.spearmanr)
+                0.0 if constant else float(correlation(targets, predictions).statistic) for correlation in kinds
             )
             return {"score": (pearson + spearman) / 2, "pearson": pearson, "spearman": spearman}
         accuracy = float(np.mean(targets == predictions))
@@ -105,7 +105,8 @@ class SentencePrediction(SequenceTask):
                 matthews = float(metrics.matthews_corrcoef(targets, predictions))
                 return {"score": matthews, "matthews": matthews, "accuracy": accuracy}
             case "accuracy_f1":
-                f1 = float(metrics.f1_score(targets, predictions, zero_division=0.0))
+                f1_score: Any = metrics.f1_score  # whose types are those of its defaults
+                f1 = float(f1_score(targets, predictions, zero_division=0.0))
                 return {"score": (accuracy + f1) / 2, "accuracy": accuracy, "f1": f1}
             case _:
                 return {"score": accuracy, "accuracy": accuracy}

@@ -25,6 +25,7 @@ class Task:
       classes: the names of the predicted classes, in order; (): those of the data.
       models: the classes that the config's model may have.
       can_vmap_seeds: whether several seeds can be vmapped: see `train.seed_map`.
+      model: the model.
       grid_shape: the grid on which attention works.
     """
 
@@ -33,6 +34,7 @@ class Task:
     classes: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[type, ...]]
     can_vmap_seeds: ClassVar[bool] = False
+    model: Any
     grid_shape: Shape
 
     @property
@@ -51,6 +53,10 @@ class Task:
 
     def loss(self, params: Params, batch: Batch, rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch, and its totals, which can be added over batches. Without `rng`, nothing is random."""
+        raise NotImplementedError
+
+    def predict(self, params: Params, batch: Batch) -> Array:
+        """The prediction for each example, of a task that has examples without labels."""
         raise NotImplementedError
 
     def zero_totals(self) -> Totals:

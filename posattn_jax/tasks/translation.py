@@ -85,7 +85,7 @@ class Translation(Task):
         model. Without `rng`, dropout is off. Totals can be added over batches: see `summarise`.
         """
         target = batch["target"]
-        segments = {name: batch.get(name) for name in ("source_segment_ids", "target_segment_ids")}
+        segments: dict[str, Any] = {name: batch.get(name) for name in ("source_segment_ids", "target_segment_ids")}
         begins = of_sequence(target.shape[1], segments["target_segment_ids"])[..., 0] == 0
         before = jnp.where(begins, self.begin_id, jnp.roll(target, 1, axis=1))
         logits: Any = self.model.apply(
@@ -161,7 +161,7 @@ class Translation(Task):
             for i, block in enumerate(getattr(bound, f"{stack}_blocks")):
                 for name, mixing in ((f"{stack}_{i}", block.mixing), (f"cross_{i}", block.cross)):
                     energies = None if mixing is None else mixing.energies
-                    if energies is None or energies.knows_content:
+                    if mixing is None or energies is None or energies.knows_content:
                         continue
                     is_cross = name.startswith("cross")
                     at = between(

@@ -28,8 +28,8 @@ Score = Mapping[str, Any]  # {"score": of an evaluation, "step": of the checkpoi
 LATEST = 2  # undamaged ones: if the last is damaged later, there is one more
 
 
-def rank(score: Score) -> tuple[float, int]:
-    """The sort key of checkpoints: the highest score is the best; of equal scores, the earliest."""
+def rank(score: Score) -> Any:
+    """The sort key, a pair, of checkpoints: the highest score is the best; of equal scores, the earliest."""
     return score["score"], -score["step"]
 
 
@@ -67,7 +67,7 @@ class _WithSums(atomicity.AtomicRenameTemporaryPath):
     """
 
     async def finalize(self) -> None:
-        temporary, final = pathlib.Path(self._tmp_path), self._final_path
+        temporary, final = pathlib.Path(str(self._tmp_path)), self._final_path
         if not pathlib.Path(final).name.isdigit():  # an item of a checkpoint
             return await super().finalize()
         self._final_path = type(final)(temporary.with_name(f"{temporary.name}.whole"))
@@ -159,8 +159,8 @@ class Checkpoints:
             self._set_aside(failures)
             return jax.tree.map(renamed, restored["state"], abstract_state, is_leaf=_is_dict), restored["progress"]
         if candidate == _ALL_DAMAGED:
-            newest = max(failures, default="?")  # only the first process knows the failures
-            reason = f"{len(failures)} tried, {newest}: {failures.get(newest)}"
+            newest, failure = max(failures.items(), default=("?", None))  # only the first process knows the failures
+            reason = f"{len(failures)} tried, {newest}: {failure}"
             raise RunError(f"no checkpoint in {self.folder} can be read: {reason}; restore an intact copy")
         return None
 

@@ -90,11 +90,11 @@ class Interruption:
         with answered(self._answer), signals(note) as self._previous:
             yield self
 
-    def asked_at(self, step: int) -> bool:
-        """Whether to stop now. Must be called after every step."""
+    def asked_at(self, step: int) -> int | None:
+        """The signal that asks to stop now, if there is one. Must be called after every step."""
         if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
             self.signum = signal.SIGTERM
-        return self.signum is not None
+        return self.signum
 
     def _answer(self, signum: int) -> None:
         if not self._answered and signum in (signal.SIGINT, signal.SIGTERM):

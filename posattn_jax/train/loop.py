@@ -136,10 +136,10 @@ class Trainer:
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
                         self._save(clock)
-                    if self.step < settings.total_steps and interruption.asked_at(self.step):
+                    if self.step < settings.total_steps and (signum := interruption.asked_at(self.step)):
                         self._save(clock)
                         self._wait()
-                        raise Interrupted(interruption.signum, self.step)
+                        raise Interrupted(signum, self.step)
                 if self.step < settings.total_steps:
                     self._save(clock)
                 for member in self.members:

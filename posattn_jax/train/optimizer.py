@@ -75,11 +75,11 @@ class Adam:
         if self.clips_spans:
             return clip
 
-        def update(gradients, state, params=None):
-            is_span = jax.tree_util.tree_map_with_path(functools.partial(_is_of, re.compile(SPAN)), gradients)
-            weights = jax.tree.map(lambda g, of_span: jnp.zeros_like(g) if of_span else g, gradients, is_span)
+        def update(updates, state, params=None):
+            is_span = jax.tree_util.tree_map_with_path(functools.partial(_is_of, re.compile(SPAN)), updates)
+            weights = jax.tree.map(lambda g, of_span: jnp.zeros_like(g) if of_span else g, updates, is_span)
             clipped, state = clip.update(weights, state)
-            return jax.tree.map(lambda g, c, of_span: g if of_span else c, gradients, clipped, is_span), state
+            return jax.tree.map(lambda g, c, of_span: g if of_span else c, updates, clipped, is_span), state
 
         return optax.GradientTransformation(clip.init, update)
 

@@ -76,8 +76,8 @@ def sharded(boxed: Any, mesh: Mesh) -> Any:
 
     def place(box: Any) -> jax.ShapeDtypeStruct:
         array = nn.unbox(box)
-        cut = nn.logical_to_mesh_axes(box.names, RULES) if is_box(box) else ()
-        axes = (None,) * (array.ndim - len(cut)) + tuple(cut)  # vmapped seeds have a leading axis
+        cut = tuple(nn.logical_to_mesh_axes(box.names, RULES) or ()) if is_box(box) else ()
+        axes = (None,) * (array.ndim - len(cut)) + cut  # vmapped seeds have a leading axis
         pairs = zip(axes, array.shape, strict=True)
         spec = PartitionSpec(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in pairs))
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
@@ -113,7 +113,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[s
         sharding = NamedSharding(mesh, PartitionSpec(*(None,) * axis, EXAMPLE_AXES, *cut))
         rows = array.shape[axis] // len(share.shards)
 
-        def of_device(where: tuple[slice, ...]) -> np.ndarray:
+        def of_device(where: Any) -> np.ndarray:
             own = share.shards.index((where[axis].start or 0) // rows)
             return array[(*where[:axis], slice(own * rows, (own + 1) * rows), *where[axis + 1 :])]
 

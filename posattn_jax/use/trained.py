@@ -30,9 +30,7 @@ from posattn_jax.data.text.words import WordSequences
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import config_of_run
-from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
-from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.tasks.tagging import Tagging
 from posattn_jax.tasks.word_order import WordOrder
@@ -50,7 +48,7 @@ class TrainedRun:
     Attributes:
       workdir: the folder of the run.
       config: the config of its training, except for the implementation of attention and for `mesh.grid`, which is 1.
-      task: the task with its model.
+      task: the task with its model. Its class, and that of `source`, are known to who has asked for them.
       params: the parameters of the best epoch.
       step: the step of the best epoch.
       data: the data set of its training.
@@ -59,11 +57,11 @@ class TrainedRun:
 
     workdir: pathlib.Path
     config: ConfigDict
-    task: Classification | SentencePrediction | WordOrder | Tagging | MaskedLanguageModelling | CausalLanguageModelling
+    task: Any
     params: Any
     step: int
     data: DataSet
-    source: Source
+    source: Any
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:

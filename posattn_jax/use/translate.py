@@ -211,7 +211,7 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
     prediction = np.append(translator.target.encode(translator([sentence]))[0], END)
-    _, captured = translator.task.model.apply(
+    made: Any = translator.task.model.apply(
         {"params": translator.params},
         jnp.asarray(ids, jnp.int32),
         jnp.asarray([[BEGIN, *prediction[:-1]]], jnp.int32),
@@ -228,7 +228,7 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
         ("decoder", "decoder", "mixing", target, target),
         ("cross", "decoder", "cross", target, source),
     ):
-        layer = captured["intermediates"][f"{stack}_blocks_{last}"][slot]
+        layer = made[1]["intermediates"][f"{stack}_blocks_{last}"][slot]
         ((_, weights),) = layer["mix"]
         weights = np.broadcast_to(weights[0], (num_heads, *weights.shape[2:])).astype(float)
         save(attention_of_a_sentence(weights, *tokens), folder / f"attention_{name}_{last}.png")

@@ -114,7 +114,7 @@ def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
     )
 
 
-def span_arrays(file: pathlib.Path | io.BytesIO) -> dict[str, np.ndarray]:
+def span_arrays(file: pathlib.Path | io.BytesIO) -> dict[str, Any]:
     """Of the arrays of a `positions.npz` those that a report reads: each span's sigma, and the image."""
     with np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files if name == "image" or name.endswith("/sigma")}
@@ -144,8 +144,8 @@ def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> di
         run = next((run for run in runs[name] if run.seed in theirs), None)
         if name == baseline or run is None or name in found.get(baseline, {}):
             continue
-        tokenize, other = (_tokenize(each) for each in (run, theirs[run.seed]))
-        if tokenize != other or not is_installed(tokenize):
+        tokenize = _tokenize(run)
+        if tokenize != _tokenize(theirs[run.seed]) or not is_installed(tokenize):
             continue
         pair = [workdir / each / str(run.seed) / "translations" / plan.part for each in (baseline, name)]
         if p := p_of_folders(pair, tokenize, run.config["data"]["fold_case"]):

@@ -15,7 +15,7 @@ from posattn_jax.data.official.files import fetch, tell_if_not_official
 from posattn_jax.system.errors import InputError
 
 URL = "https://www.cs.toronto.edu/~kriz/"
-NUM_IMAGES = {"train": 50_000, "test": 10_000}
+NUM_IMAGES: dict[Split, int] = {"train": 50_000, "test": 10_000}
 NUM_PIXELS = 3 * 32 * 32
 MOST_BYTES = 200_000_000  # the most bytes of a file in an archive; the largest official one has 156 million
 # CIFAR-100's fine labels, in the order of their numbers
@@ -105,7 +105,7 @@ class Cifar(ImageRecord):
         paths = [place] if place.is_file() else [place / name for name in version.files[split]]
         return [path for path in paths if path.is_file()]
 
-    def binary_files(self, split: Split, images: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, bytes]]:
+    def binary_files(self, split: str, images: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, bytes]]:
         """The files of the binary version that hold images [n 32 32 3] and labels [n], with their paths.
 
         Of CIFAR-100 the coarse labels, which `load` does not read, are 0.

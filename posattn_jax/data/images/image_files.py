@@ -103,7 +103,7 @@ def _without_metadata(data: bytes) -> bytes:
 def _turn(image: Image.Image) -> Image.Transpose | None:
     """How an image is to be turned by its Exif orientation; None: it is not, or its Exif cannot be read."""
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises any
         return None
 

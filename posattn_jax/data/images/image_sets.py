@@ -29,7 +29,7 @@ class Digits(ImageRecord):
             return None
         from sklearn.datasets import load_digits  # takes seconds, and most runs read other data
 
-        digits = load_digits()
+        digits: Any = load_digits()
         images = digits.images.astype(np.uint8)[..., None]
         return ImageSet(images, digits.target.astype(np.int64), num_classes=10, max_value=16)
 

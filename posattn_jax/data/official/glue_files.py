@@ -25,7 +25,8 @@ def write(there: Mapping[str, pathlib.Path], folder: pathlib.Path) -> dict[str, 
         if ZIPS.get(task.folder) in there:
             _unpack(there[ZIPS[task.folder]], task, folder)
     if there.keys() >= set(MRPC):
-        _write_mrpc(*(there[name] for name in MRPC), folder / TASKS["mrpc"].folder)
+        train, test, ids = (there[name] for name in MRPC)
+        _write_mrpc(train, test, ids, folder / TASKS["mrpc"].folder)
     if DIAGNOSTIC in there:
         path = folder / TASKS["mnli"].diagnostic
         path.parent.mkdir()

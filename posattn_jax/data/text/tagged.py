@@ -222,7 +222,8 @@ def read_columns(path: pathlib.Path, columns: tuple[int, ...] = ()) -> Iterator[
             if wrong is not None:
                 yield wrong
             elif rows:
-                yield TaggedSentence(*zip(*rows, strict=True), f"{path}: line {first}")
+                words, tags = zip(*rows, strict=True)
+                yield TaggedSentence(words, tags, f"{path}: line {first}")
             rows, wrong = [], None
             continue
         cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]

@@ -125,8 +125,8 @@ class Translations(DataSet):
         subwords, workdir = self._tokenizers(reading), reading.workdir
         parts: dict[str, Any] = {}
         for name in ("train", "validation", *(("test",) if reading.evaluates and self._part("test") else ())):
-            sides = (self._side(self._part(name), each) for each in (self.source, self.target))
-            parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
+            source, target = (self._side(self._part(name), each) for each in (self.source, self.target))
+            parts[name] = parallel.of_text(source, target, subwords, self.buckets, reading.cache, self.malformed)
             if len(skipped := parts[name].skipped):
                 told = user_data.listed([str(line + 1) for line in skipped], user_data.MOST_LINES)
                 print(f"{name}: {len(skipped):,} lines are left out, one side of them is empty: {told}")

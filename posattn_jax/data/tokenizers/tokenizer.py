@@ -184,7 +184,7 @@ class JsonTokenizer(Tokenizer):
         missing = [name for name, own in ids.items() if own is None]
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}")
-        self.specials = Specials(*ids.values())
+        self.specials = Specials._make(ids.values())
         self.vocabulary_size = self._tokenizer.get_vocab_size()
 
     def _encode(self, sentences: list[str]) -> list[np.ndarray]:

@@ -171,7 +171,7 @@ def check(kernel: Kernel, problem: Problem, dtype: Any) -> None:
 
 def untraced(function: Callable[[], None]) -> None:
     """Calls a function in a thread of its own, where no program is being traced, nor for other devices."""
-    is_wide = jax.config.jax_enable_x64
+    is_wide = jnp.result_type(float) == jnp.float64
 
     def called():
         with enable_x64(is_wide):

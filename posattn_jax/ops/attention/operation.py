@@ -19,6 +19,7 @@ from jax.sharding import AxisType
 
 from posattn_jax.axes import Array, Query
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.cpu import kernel as native
 from posattn_jax.ops.attention.cuda import kernel as cuda
 from posattn_jax.ops.attention.kernel import Kernel, is_learned
@@ -51,13 +52,13 @@ def kernel_attention(problem: Problem, dtype: Any, otherwise: Callable) -> tuple
       otherwise: (problem, own_gradient) -> outputs and weights, the attention where there is no kernel.
     """
     if problem.block is not None:
-        return _some_rows(problem, dtype, otherwise), None
+        return _some_rows(problem, problem.block, dtype, otherwise), None
     return _attended(problem, None, dtype, otherwise), None
 
 
-def _some_rows(problem: Problem, dtype: Any, otherwise: Callable) -> Query:
-    """The outputs of a `Block`: of queries put on the grid of the keys, where no others are asked for."""
-    block, shape, query = problem.block, problem.grid_shape, problem.query
+def _some_rows(problem: Problem, block: Block, dtype: Any, otherwise: Callable) -> Query:
+    """The outputs of a block: of queries put on the grid of the keys, where no others are asked for."""
+    shape, query = problem.grid_shape, problem.query
     line, n = math.prod(shape[1:]), grid.num_positions(shape)
     first, start = (jnp.asarray(x, jnp.int32) for x in (block.first, block.start))
     rows = np.arange(n, dtype=np.int32) // line + first

@@ -14,16 +14,15 @@ from posattn_jax.axes import (
     Causal,
     Float,
     HeadVector,
-    Key,
     KeyMask,
     PairMask,
     Query,
     RelativeBias,
     RelativeEncoding,
     SegmentIds,
-    Shape,
     SharedKey,
     Sigma,
+    Sizes,
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
@@ -80,19 +79,19 @@ class Problem:
     dropout_rng: Array | None = array("*_", floating=False, default=None)
     factors: Factors | None = array("", default=None)
     block: Block | None = array("", default=None)
-    grid_shape: Shape
-    query_grid_shape: Shape | None = None
+    grid_shape: Sizes
+    query_grid_shape: Sizes | None = None
     threshold: float = 0.1
     span_mode: str = "multiply"
-    reference_shape: Shape | None = None
-    span_bound: Shape | None = None
+    reference_shape: Sizes | None = None
+    span_bound: Sizes | None = None
     is_causal: Causal = False
     scale: float | None = None
     dropout_rate: float = 0.0
     return_weights: bool = False
-    dilation: Shape | None = None
+    dilation: Sizes | None = None
     num_class_tokens: int = 0
-    limit: Shape | None = None
+    limit: Sizes | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> "Problem":
@@ -130,7 +129,7 @@ class Problem:
         if self.sigma is not None:
             span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
         if self.span_bound is not None:
-            self._check_bound()
+            self._check_bound(self.span_bound)
         cls, shape = self.num_class_tokens, self.grid_shape
         t, s = (cls + grid.num_positions(each) for each in (self.query_shape, shape))
         sizes = {"b": b, "t": t, "s": s, "h": h, "k": self._check_key_heads(), "d": d, "r": self.relative_shape}
@@ -190,17 +189,17 @@ class Problem:
             raise ValueError(f"value has {given['value']} heads: expected {given['key']}, as key")
         return next(iter(given.values()), h)
 
-    def _check_bound(self):
+    def _check_bound(self, bound: Sizes):
         if self.sigma is None:
-            raise ValueError(f"span_bound={self.span_bound} is given without sigma, which it bounds")
-        if len(self.span_bound) != len(self.grid_shape) or min(self.span_bound) < 0:
+            raise ValueError(f"span_bound={bound} is given without sigma, which it bounds")
+        if len(bound) != len(self.grid_shape) or min(bound) < 0:
             raise ValueError(
-                f"span_bound={self.span_bound}: expected {len(self.grid_shape)} half-spans of at least 0, "
+                f"span_bound={bound}: expected {len(self.grid_shape)} half-spans of at least 0, "
                 f"one per dimension of grid_shape={self.grid_shape}"
             )
         half = self.concrete_half
-        if half is not None and any(h > bound for h, bound in zip(half, self.span_bound, strict=True)):
-            raise ValueError(f"span_bound={self.span_bound}: smaller than the half-span {half} of sigma and threshold")
+        if half is not None and any(reach > most for reach, most in zip(half, bound, strict=True)):
+            raise ValueError(f"span_bound={bound}: smaller than the half-span {half} of sigma and threshold")
 
     @property
     def is_pairwise(self) -> bool:
@@ -216,13 +215,13 @@ class Problem:
     @property
     def query_shape(self) -> tuple[int, ...]:
         """The grid of the queries."""
-        own = tuple(self.query_grid_shape or self.grid_shape)
+        own = self.query_grid_shape or self.grid_shape
         return own if self.block is None else (self.block.rows, *own[1:])
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
         """The grid that limits the spans: the keys' grid, or the one before it was cut over devices."""
-        return tuple(self.grid_shape) if self.block is None else self.block.whole
+        return self.grid_shape if self.block is None else self.block.whole
 
     @property
     def encoded_half(self) -> tuple[int, ...]:
@@ -230,7 +229,7 @@ class Problem:
         if self.block is None:
             return tuple(size - 1 for size in self.grid_shape)
         assert self.span_bound is not None, "a grid is cut within a bound"
-        return tuple(self.span_bound)
+        return self.span_bound
 
     @property
     def relative_shape(self) -> tuple[int, ...]:
@@ -275,7 +274,7 @@ class Problem:
             changed["relative_bias"] = scores.finite(self.relative_bias, scores.MASKED * max(1.0, self.scaling))
         if self.pair_scores is not None:
             changed["pair_scores"] = scores.finite(self.pair_scores, which=jnp.isneginf)
-        if self.span_bound is not None and self.concrete_half is None:
+        if self.sigma is not None and self.span_bound is not None and self.concrete_half is None:
             half = self.half_of(self.sigma)
             exceeds = jnp.any(jnp.greater(*aligned(half, np.asarray(self.span_bound))))
             changed["sigma"] = jnp.where(exceeds, jnp.nan, self.sigma)
@@ -307,7 +306,7 @@ class Problem:
         return 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
 
     @property
-    def repeated_key(self) -> Key | None:
+    def repeated_key(self) -> Any:
         """The key of each head of queries, [b s h d]."""
         return of_all_heads(self.key, self.query.shape[2])
 

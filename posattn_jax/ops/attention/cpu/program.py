@@ -72,7 +72,7 @@ def _operands(problem: Problem, rows: Array | None) -> tuple[tuple[Array, ...], 
     def features(x):
         return nothing if x is None else _padded(x.astype(dtype))
 
-    def padded(x, before, fill=0):
+    def padded(x, before, fill=0.0):
         edges = [(0, 0)] * (x.ndim - 1) + [(before, MARGIN)]
         return jnp.pad(x, edges, constant_values=fill)
 
@@ -101,7 +101,7 @@ def _tables(problem: Problem) -> tuple[Array | None, Array | None]:
         addends.append(scores.masked_out(inside, dtype))
     if (addend := addend_table(problem)) is not None:
         addends.append(addend)
-    factor = factor_table(problem, problem.sigma) if problem.multiplies else None
+    factor = factor_table(problem, problem.sigma) if problem.sigma is not None and problem.multiplies else None
     addend = functools.reduce(jnp.add, addends) if addends else None
     heads = max((len(x) for x in (factor, addend) if x is not None), default=1)
     factor, addend = (x if x is None else jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in (factor, addend))

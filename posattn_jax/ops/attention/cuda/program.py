@@ -134,16 +134,16 @@ def make_plan(
         enough = MOST_OFFSETS_3D if size[0] > 1 else room // 4
         choices = range(-(-min(most, max(least, enough)) // 16) * 16, least - 1, -16)
         shared = [_shared(each, behind, bits, width, planes, staging, has) for each in choices]
-        found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
-        fits = None not in found and shared[0][BACKWARD_KEYS] <= room
-        if fits and behind <= _stages(width, planes, staging):  # as much may be read before
+        forward, backward = (_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD))
+        if forward is None or backward is None or shared[0][BACKWARD_KEYS] > room:
+            continue
+        if behind <= _stages(width, planes, staging):  # as much may be read before
             defines = {"WIDTH": width, "PLANES": planes, "FEATURES": features} | has
             defines |= {name.upper(): int(value) for name, value in staging._asdict().items()}
             defines |= {f"BITS{axis}": b for axis, b in enumerate(bits)}
             defines["DIMS"] = next((3 - axis for axis, n in enumerate(size[:2]) if n > 1), 1)
-            forward, backward = found
             capacities = choices[forward], choices[backward]
-            slabs = tuple(each < most for each in capacities)
+            slabs = capacities[0] < most, capacities[1] < most
             defines["SLABS"] = int(any(slabs))
             return Plan(
                 size=size,
@@ -357,7 +357,7 @@ def plan_of(problem: Problem, device: Device) -> Plan:
         "HAS_ADDEND": problem.relative_bias is not None or (sigma is not None and not has_factor),
         "HAS_KEY_MASK": problem.key_mask is not None,
         "HAS_SEGMENTS": problem.segment_ids is not None,
-        "TANGENTS": math.prod(sigma.shape[min(sigma.ndim - 1, 1) :]) if has_factor else 0,
+        "TANGENTS": 0 if sigma is None or not has_factor else math.prod(sigma.shape[min(sigma.ndim - 1, 1) :]),
         "CAUSAL": causal if isinstance(causal, bool) else 2,
     }
     return make_plan(
@@ -475,6 +475,7 @@ class Call:
 
 def _factor_and_tangents(problem: Problem) -> tuple[Array, Array]:
     """The table of factors [h|1 *R], and its derivatives in the numbers of a head's sigma [h|1 *R m]."""
+    assert problem.sigma is not None, "a factor is that of a span"
     sigma = jnp.atleast_2d(problem.sigma)
 
     def of_head(numbers):

@@ -78,7 +78,7 @@ class FusedTpu(Loop):
             dtype=self.dtype,
             scaling=problem.scaling,
             multiply=self.multiply,
-            is_causal=problem.is_causal,
+            is_causal=bool(problem.is_causal),
             pairs=() if problem.sigma is None else tuple((axes[i], axes[j]) for i, j in span.pairs(problem.sigma)),
             masks_offsets=problem.masks_offsets,
         )

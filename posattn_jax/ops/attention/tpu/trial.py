@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Shape
+from posattn_jax.axes import Shape, Sizes
 from posattn_jax.ops.attention.arguments import shape_of
 from posattn_jax.ops.attention.kernel import small_sizes
 from posattn_jax.ops.attention.problem import AXES, Problem
@@ -114,7 +114,7 @@ def _results(case: Case, implementation: Callable, shape: Shape) -> Callable:
     return jax.jit(results)
 
 
-def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, Any]:
+def make_arrays(case: Case, shape: Sizes, half: Shape, batch: int) -> dict[str, Any]:
     """Random arrays for a case on a grid; sigma has the half-spans `half`."""
     rng = np.random.default_rng(0)
     sizes = small_sizes(shape, case.head_dim) | {"b": batch, "h": case.num_heads, "k": case.num_heads}
@@ -147,7 +147,7 @@ def _milliseconds(case: Case, implementation: Callable) -> float:
 def main(argument: str) -> None:
     """Prints the machine when the trial of a case begins, and then the verdict."""
     fields = json.loads(argument)
-    case = Case(*(tuple(field) if isinstance(field, list) else field for field in fields))
+    case = Case._make(tuple(field) if isinstance(field, list) else field for field in fields)
     verdict = judge(case, lambda: print(json.dumps({BEGUN: machine()}), flush=True))
     print(json.dumps({VERDICT: verdict}))
 

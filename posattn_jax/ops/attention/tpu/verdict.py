@@ -116,10 +116,12 @@ def case_of(problem: Problem) -> Case:
     """The case that a problem belongs to."""
     sizes = tuple(_power_of_2(size) for size in problem.grid_shape)
     half = problem.static_half or [max(1, size // 8) for size in sizes]
+    *_, num_heads, head_dim = problem.query.shape
     return Case(
         sizes,
         tuple(min(_power_of_2(reach), size - 1) for reach, size in zip(half, sizes, strict=True)),
-        *problem.query.shape[2:],
+        num_heads,
+        head_dim,
         problem.value.dtype.name,
         tuple(name for name in problem.given if name not in ("query", "value")),
         problem.sigma is not None and problem.sigma.ndim == 3,

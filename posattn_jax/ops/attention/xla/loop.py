@@ -14,7 +14,7 @@ from posattn_jax.axes import Array, Query, Weights
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.precision import float32_or_better
-from posattn_jax.system.compat import get_default_device
+from posattn_jax.system.compat import get_default_device, pvary
 
 # The axis of heads in the arrays that have one.
 BY_HEAD = ("value", "key", "content_query", "position_query", "pair_scores", "pair_addend")
@@ -219,10 +219,7 @@ def axes_varied_over(array: Array) -> frozenset[str]:
 
 
 def _varying(x: Array, axes: frozenset[str]) -> Array:
-    if not axes:
-        return x
-    names = tuple(sorted(axes))
-    return lax.pcast(x, names, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, names)  # of an older jax
+    return pvary(x, tuple(sorted(axes))) if axes else x
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:
@@ -249,7 +246,7 @@ def _arrays(problem: Problem) -> dict[str, Array]:
             arrays[name] = pairs.reshape(*pairs.shape[:2], *problem.query_shape, pairs.shape[-1])
     if problem.sigma is not None:
         arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(float32_or_better(problem.sigma)))
-    if problem.dropout_rate > 0:
+    if problem.dropout_rng is not None and problem.dropout_rate > 0:
         arrays["dropout_rng"] = problem.dropout_rng
     if problem.block is not None:
         arrays["block"] = jnp.stack([jnp.asarray(x, jnp.int32) for x in (problem.block.start, problem.block.first)])

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Bool, Float, Int, Query, Weights
+from posattn_jax.axes import Array, Bool, Float, Int, Query
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.precision import aligned, plus
@@ -40,7 +40,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
         """Selects values at the offsets of every query's patch [t s ...] from those at all offsets [*R, ...]."""
         return grid.take_patches(values, starts - positions + np.subtract(shape, 1), size)
 
-    position_scores = 0.0
+    position_scores = jnp.zeros((), problem.dtype)
     if problem.encoding is not None:
         queries, p = problem.position_queries(problem.query), at_offsets(problem.encoding)
         position_scores = problem.product("bthd,tshd->bhts", queries, p)
@@ -68,7 +68,7 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
         padding = [(reach, reach) for reach in half] + [(0, 0)] * (rows.ndim - len(half))
         return grid.take_patches(jnp.pad(rows, padding), positions, size)
 
-    position_scores = 0.0
+    position_scores = jnp.zeros((), problem.dtype)
     if problem.encoding is not None:
         e_hat = grid.centre(problem.encoding, half)
         e_hat = e_hat.reshape(offsets.shape[1], *e_hat.shape[-2:])
@@ -93,7 +93,7 @@ def _attend(
     problem: Problem,
     gather: Callable[[Array], Array],
     offsets: Int[Array, "#t s p"],
-    position_scores: Weights | float,
+    position_scores: Float[Array, "..."],
     log_gaussian: Float[Array, "..."] | None,
     on_grid: Bool[Array, "t s"] | None = None,
 ) -> Query:

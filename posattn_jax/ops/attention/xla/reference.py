@@ -66,7 +66,7 @@ def attention_weights(problem: Problem) -> Weights:
         masks.append(not_after.at[:cls, cls:].set(False))  # class tokens come before the grid
     if problem.segment_ids is not None:
         masks.append((problem.segment_ids[:, :, None] == problem.segment_ids[:, None])[:, None])
-    if problem.masks_offsets:
+    if problem.relative_bias is not None and problem.masks_offsets:
         shown = grid.toeplitz(scores.shown(problem.relative_bias), *grids)
         masks.append(of_all(jnp.moveaxis(shown, -1, 0), True))
     if problem.pair_scores is not None:
@@ -76,6 +76,6 @@ def attention_weights(problem: Problem) -> Weights:
     if problem.key_mask is not None:
         masks.append(problem.key_mask[:, None, None, :])
     weights = scores.masked_softmax(logits, masks)
-    if problem.dropout_rate > 0:
+    if problem.dropout_rng is not None and problem.dropout_rate > 0:
         weights = scores.dropout(weights, jnp.arange(n), problem.dropout_rate, problem.dropout_rng)
     return weights

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Sizes
+from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.xla.loop import examples, heads_at_once, score_bytes
 from posattn_jax.ops.precision import plus
@@ -172,7 +172,7 @@ def tilings(
     batch: int,
     num_heads: int,
     itemsize: int,
-    static_half: Sizes | None,
+    static_half: Shape | None,
     query_shape: Sizes | None = None,
 ) -> list[tuple[Tiling, int]]:
     """The tilings to choose from, each with the number of heads to compute at once; a single one if `static_half`.
