@@ -89,18 +89,19 @@ def by_pair(by_offset: Array, grid_shape: Shape) -> Array:
     return x.reshape(*lead, math.prod(shape), math.prod(shape))
 
 
-def relative_shift(x: Array, line: int = 1) -> Array:
-    """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
+def relative_shift(x: Array, line: int = 1, axis: int = -2) -> Array:
+    """From offsets to keys: out[..., t, s, ...] = x[..., t, (T - 1 - t) L + s, ...], with T queries and lines of L.
 
     In the flattened array this is entry t (r - L) + (T - 1) L + s. So the code drops the first (T - 1) L entries, and
-    folds the rest into rows that are shorter by L.
+    folds the rest into rows that are shorter by L. The queries are `axis`, and the offsets the axis after it.
     """
-    t, r = x.shape[-2:]
+    axis %= x.ndim
+    before, (t, r), after = x.shape[:axis], x.shape[axis : axis + 2], x.shape[axis + 2 :]
     if t == 1:
         return x
-    flat = x.reshape(*x.shape[:-2], t * r)
-    flat = lax.slice_in_dim(flat, (t - 1) * line, t * r - line, axis=-1)
-    return flat.reshape(*x.shape[:-2], t, r - line)[..., : r - (t - 1) * line]
+    flat = x.reshape(*before, t * r, *after)
+    flat = lax.slice_in_dim(flat, (t - 1) * line, t * r - line, axis=axis)
+    return lax.slice_in_dim(flat.reshape(*before, t, r - line, *after), 0, r - (t - 1) * line, axis=axis + 1)
 
 
 def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weights:

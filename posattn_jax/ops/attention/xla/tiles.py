@@ -12,6 +12,7 @@ from jax import lax
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.xla.loop import examples, heads_at_once, score_bytes
+from posattn_jax.ops.kernels import relative_shift
 from posattn_jax.ops.precision import plus
 
 # Queries per tile. With fewer, a window has fewer keys outside of the span; with more, products are larger.
@@ -132,27 +133,11 @@ class Tiling:
         """From offsets to pairs of a tile and its window: [*(t + w - 1) h d] -> [h, queries, keys, d]."""
         *_, h, d = offsets.shape
         p = len(self.tile)
-        for axis, (t, w) in enumerate(zip(self.tile, self.window, strict=True)):
-            offsets = toeplitz(offsets, 2 * axis, t, w)
+        for axis, t in enumerate(self.tile):
+            shape = (*offsets.shape[: 2 * axis], t, *offsets.shape[2 * axis :])
+            offsets = relative_shift(jnp.broadcast_to(jnp.expand_dims(offsets, 2 * axis), shape), axis=2 * axis)
         offsets = offsets.transpose(2 * p, *range(0, 2 * p, 2), *range(1, 2 * p, 2), 2 * p + 1)
         return offsets.reshape(h, math.prod(self.tile), math.prod(self.window), d)
-
-
-def toeplitz(x: Array, axis: int, rows: int, columns: int) -> Array:
-    """out[..., i, j, ...] = x[..., j - i + rows - 1, ...], for an axis of rows + columns - 1 entries.
-
-    In `rows` copies of the axis, one after the other, this is entry i (length - 1) + j + rows - 1. So the code drops
-    the first rows - 1 entries, and folds the others into rows that are shorter by one.
-    """
-    length = rows + columns - 1
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    copies = jnp.broadcast_to(jnp.expand_dims(x, axis), (*before, rows, length, *after))
-    if rows == 1:
-        return copies
-    flat = copies.reshape(*before, rows * length, *after)
-    flat = lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * (length - 1), axis=axis)
-    folded = flat.reshape(*before, rows, length - 1, *after)
-    return lax.slice_in_dim(folded, 0, columns, axis=axis + 1)
 
 
 def tile_sizes(grid_shape: Sizes) -> Sizes:
