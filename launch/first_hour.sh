@@ -2,15 +2,19 @@
 # What a new user does in the first hour, each step timed: launch/first_hour.sh [FOLDER]
 # Installs this clone into an environment of its own, runs README's ten lines, trains on made images, sentences and pairs
 # of sentences, predicts, translates, evaluates at another size, runs a sweep of two treatments, and opens a notebook
-# where no clone is. FOLDER (made anew) keeps what came of it, and the times in times.tsv. PYTHON: which Python.
-# Exit code: 0 if all steps ended so, else 1.
+# where no clone is. FOLDER, a new one, keeps what came of it, and the times in times.tsv; without it build/first_hour is
+# made anew. PYTHON: which Python. Exit code: 0 if all steps ended so, 1 if not, 2 if FOLDER is there already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
 clone=$PWD
 folder=$(realpath -m "${1:-build/first_hour}")
 python=${PYTHON:-$(find_python "${PYTHONS[@]}")}
-rm -rf "$folder"
+if [ $# -eq 0 ]; then rm -rf "$folder"; fi
+if [ -e "$folder" ]; then
+    echo "first_hour.sh $1: is there already: expected a new folder" >&2
+    exit 2
+fi
 mkdir -p "$folder"
 cd "$folder" # where nothing of the clone is found by chance
 unset PYTHONPATH

@@ -1,7 +1,7 @@
 """`relative_attention`, the entry point of attention with relative positions."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -27,12 +27,10 @@ from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.dilation import coarse
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.select import IMPLEMENTATIONS
+from posattn_jax.ops.attention.select import IMPLEMENTATIONS, Implementation
 from posattn_jax.ops.attention.support import refuse, supports
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
-
-Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 
 GENERAL = tuple(name for name in IMPLEMENTATIONS if name != "factorised")  # any encoding, not only sinusoids
 

@@ -9,7 +9,7 @@ see `tpu/verdict.py`.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -30,6 +30,7 @@ from posattn_jax.ops.attention.xla.tiled import window_loops
 from posattn_jax.ops.attention.xla.tiles import tilings
 from posattn_jax.system.compat import get_default_device
 
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 Found = tuple[Any, Any]  # outputs [b t h d], and weights [b h t s] or None
 
 # On grids with fewer positions, "dense" is the only portable loop that is considered.

@@ -1,9 +1,11 @@
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import relative_attention, score_share, select
+from posattn_jax.ops.attention import relative_attention, score_share, select, support
 from tests.ops.attention.attention_suite import B, H, make_inputs
 
 
@@ -11,6 +13,10 @@ from tests.ops.attention.attention_suite import B, H, make_inputs
 def without_kernels(monkeypatch):
     """As where there is no compiler."""
     monkeypatch.setattr(select, "is_native", lambda: False)
+
+
+def test_every_implementation_has_its_lines():
+    assert set(get_args(select.Implementation)) == set(select.IMPLEMENTATIONS) < set(support.UNSUPPORTED)
 
 
 def test_what_only_dense_can_do(monkeypatch):
