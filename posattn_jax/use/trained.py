@@ -136,7 +136,7 @@ class TrainedRun:
             wrong = len(parts) not in numbers or not all(parts)
             yield InputError(f"input: line {number}: expected {expected}") if wrong else ({"line": number}, parts)
 
-    def prediction(self, logits: np.ndarray, top: int = 1, targets: np.ndarray | None = None) -> dict[str, Any]:
+    def prediction(self, logits: np.ndarray, top: int = 1, targets: Any = None) -> dict[str, Any]:
         """The prediction from logits [k] in float64: the class with its name and probability, or the "score".
 
         With `top` > 1, also "top": the `top` likeliest classes. From logits [t k] and the `targets` [t] of their

@@ -90,7 +90,7 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
     assert f"starts from {files / 'bert'}, step 0: 1,496 of its 1,752 parameters\n" in told
     assert "  left out: bias [40], encoder/position_embedding/embedding [16 8], norm/bias [8], " in told
     assert "  drawn anew: head/bias [2], head/kernel [8 2]: 18 numbers\n" in told
-    dynamic, fixed = f"{block}/terms_dynamic_convolution/encoding/table", f"{block}/terms_fixed_convolution/beta"
+    dynamic, fixed = f"{block}/terms_dynamic/encoding/table", f"{block}/terms_fixed/beta"
     assert f"  added: {dynamic} [3 1 4], {fixed} [3 2]: 36 numbers\n" in told
     assert "  the same function: logits of 8 examples differ by 0 at most\n" in told
     assert "  but without absolute_positions: with them the logits differ by 0.0" in told

@@ -171,7 +171,7 @@ def test_sentences(tmp_path, make):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         close(weights_of(page, i, 0), weights, weights.max(-1, keepdims=True))
         assert bool(example["prediction"]) == (make is make_rte)
-    beta = np.asarray(run.params["encoder"]["blocks_0"]["attention"]["terms_relativebias"]["beta"], float)
+    beta = np.asarray(run.params["encoder"]["blocks_0"]["attention"]["terms_fixed_convolution"]["beta"], float)
     kernel = kernel_of(page, 0, "Scores of positions alone")
     close(kernel[:, 9:14], beta.T, np.ptp(beta, axis=0)[:, None])  # of 23 offsets the five in the middle
     assert page["layers"][0]["halfSpans"] is None

@@ -66,7 +66,7 @@ def write_pngs(images, folder):
 def test_a_trained_run_tells_what_it_was_judged_by(tmp_path):
     """From the command that trains to the one that predicts."""
     workdir, folder = tmp_path / "run", tmp_path / "images"
-    code, _, err = run_forked(f"--workdir={workdir}", "--config.train.total_steps=150")
+    code, _, err = run_forked(f"--workdir={workdir}", "--config.train.total_steps=400")
     assert code == 0, err
     folder.mkdir()
     images = validation_digits(9188)
