@@ -43,24 +43,23 @@ def by_name(terms: Terms) -> dict[str, Term]:
 
 
 def renamed(tree: Any, like: Any) -> Any:
-    """A tree of parameters, with the names of terms that another tree has.
+    """A tree of parameters whose terms have names, where those of another tree have numbers, or the other way round.
 
-    Where the terms of one have numbers, and those of the other names, the numbers are in the order of the names: so an
-    earlier version numbered the terms of a config.
+    The result has the names of the other tree. Numbers are in the order of the names, as an earlier version numbered
+    the terms of a config. All else is left as it is: terms with other names are other terms.
     """
     if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
         return tree
-    own, others = (
-        sorted((name for name in one if name.startswith("terms_") and name not in other), key=_place)
-        for one, other in ((tree, like), (like, tree))
-    )
-    names = dict(zip(own, others, strict=True)) if len(own) == len(others) else {}
+    (own, is_numbered), (others, are_numbered) = _terms(tree), _terms(like)
+    names = dict(zip(own, others, strict=True)) if len(own) == len(others) and is_numbered != are_numbered else {}
     return {names.get(name, name): renamed(each, like.get(names.get(name, name))) for name, each in tree.items()}
 
 
-def _place(name: str) -> tuple[int, str]:
-    number = name.removeprefix("terms_")
-    return (int(number), "") if number.isdigit() else (0, name)
+def _terms(params: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The names of a layer's terms that have parameters, in order, and whether these are numbers."""
+    names = [name.removeprefix("terms_") for name in params if name.startswith("terms_")]
+    is_numbered = all(map(str.isdigit, names))
+    return [f"terms_{name}" for name in (sorted(names, key=int) if is_numbered else sorted(names))], is_numbered
 
 
 class Content(nn.Module):

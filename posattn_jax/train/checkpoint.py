@@ -190,7 +190,7 @@ class Checkpoints:
         """What is known of the arrays of a checkpoint, as a tree of dicts."""
         with ocp.StandardCheckpointer() as checkpointer:
             saved: Any = checkpointer.metadata(self._path(step) / "state").item_metadata
-        return saved.tree
+        return {} if saved is None else saved.tree
 
     def _as_saved(self, abstract_state: Any, step: int) -> Any:
         """The abstract state with the names of parameters that a checkpoint has, in its moments too."""

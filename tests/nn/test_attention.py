@@ -17,7 +17,7 @@ from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent, renamed
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.attention.xla import factorised
@@ -74,6 +74,21 @@ def test_terms_have_the_names_that_they_are_given():
     np.testing.assert_array_equal(named.apply({"params": own}, inputs, (2, 3)), expected)
     tables, table = precompute_encoding(named, own, jnp.ones((3, 5, H, D)))
     assert [*tables.terms] == [*names] and table["terms_where"]["encoding"]["table"].shape == (3, 5, H, D)
+
+
+@pytest.mark.parametrize(
+    "given, like, expected",
+    [
+        (("10", "2"), ("b", "a"), {"b": "10", "a": "2"}),  # the order of numbers is not that of their digits
+        (("b", "a"), ("10", "2"), {"10": "b", "2": "a"}),
+        (("a",), ("b",), {"a": "a"}),  # another term
+        (("1",), ("2",), {"1": "1"}),
+        (("1", "2"), ("a",), {"1": "1", "2": "2"}),
+    ],
+)
+def test_only_numbers_and_names_are_exchanged(given, like, expected):
+    layers = ({"attention": {f"terms_{name}": name for name in names}} for names in (given, like))
+    assert renamed(*layers) == {"attention": {f"terms_{name}": value for name, value in expected.items()}}
 
 
 @pytest.mark.parametrize(
