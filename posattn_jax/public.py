@@ -1,122 +1,82 @@
 """The public names of the package: `from posattn_jax import NAME` takes them from here."""
 
-from posattn_jax.models.beam_search import beam_search
-from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, TokenClassifier, bert_block
-from posattn_jax.models.classifier import Classifier
-from posattn_jax.models.language_model import LanguageModel
-from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
-from posattn_jax.models.vit import VisionTransformer
-from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.biases import BucketedBias, LearnedDecay, LinearBias
-from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
-from posattn_jax.nn.cross_attention import PositionalCrossAttention
-from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
-from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
-from posattn_jax.nn.mixed_energies import MixedEnergies
-from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import Memory, Places, between, of_grid
-from posattn_jax.nn.positions import FourierPositions, LearnedPositions, SinusoidalPositions, StackPositions
-from posattn_jax.nn.precompute import precompute
-from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
-from posattn_jax.nn.relative_content import RelativeContent
-from posattn_jax.nn.score_network import ScoreNetwork
-from posattn_jax.nn.scores import Extent, Scores
-from posattn_jax.nn.siren import Siren, SirenEncoding
-from posattn_jax.nn.span import FlatSpan, GaussianSpan, LearnedWindow, RampSpan, WindowSpan
-from posattn_jax.nn.span_convolution import SpanConvolution
-from posattn_jax.nn.terms import (
-    Content,
-    ContentBias,
-    KeyPositional,
-    Positional,
-    PositionalBias,
-    RelativeBias,
-    RotaryContent,
-)
-from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
-from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
-from posattn_jax.ops.attention import Cache, cache_length, exchange_bytes, halo_attention, relative_attention
-from posattn_jax.ops.span import gaussian, span_share, span_size
+from posattn_jax.models.beam_search import beam_search as beam_search
+from posattn_jax.models.bert import Bert as Bert
+from posattn_jax.models.bert import MaskedLanguageModel as MaskedLanguageModel
+from posattn_jax.models.bert import SequenceClassifier as SequenceClassifier
+from posattn_jax.models.bert import TokenClassifier as TokenClassifier
+from posattn_jax.models.bert import bert_block as bert_block
+from posattn_jax.models.classifier import Classifier as Classifier
+from posattn_jax.models.language_model import LanguageModel as LanguageModel
+from posattn_jax.models.seq2seq import EncoderDecoder as EncoderDecoder
+from posattn_jax.models.seq2seq import precomputed as precomputed
+from posattn_jax.models.vit import VisionTransformer as VisionTransformer
+from posattn_jax.nn.attention import PositionalSelfAttention as PositionalSelfAttention
+from posattn_jax.nn.biases import BucketedBias as BucketedBias
+from posattn_jax.nn.biases import LearnedDecay as LearnedDecay
+from posattn_jax.nn.biases import LinearBias as LinearBias
+from posattn_jax.nn.blocks import EncoderBlock as EncoderBlock
+from posattn_jax.nn.blocks import FeedForward as FeedForward
+from posattn_jax.nn.blocks import SequenceBlock as SequenceBlock
+from posattn_jax.nn.cross_attention import PositionalCrossAttention as PositionalCrossAttention
+from posattn_jax.nn.encodings import AxialEncoding as AxialEncoding
+from posattn_jax.nn.encodings import KernelEncoding as KernelEncoding
+from posattn_jax.nn.encodings import LearnedEncoding as LearnedEncoding
+from posattn_jax.nn.encodings import SinusoidalEncoding as SinusoidalEncoding
+from posattn_jax.nn.energies import DotProducts as DotProducts
+from posattn_jax.nn.energies import FourierWeights as FourierWeights
+from posattn_jax.nn.energies import GaussianWeights as GaussianWeights
+from posattn_jax.nn.energies import OffsetTable as OffsetTable
+from posattn_jax.nn.energies import PairTable as PairTable
+from posattn_jax.nn.gating import GeluGate as GeluGate
+from posattn_jax.nn.gating import Glu as Glu
+from posattn_jax.nn.gating import NormalizedGelu as NormalizedGelu
+from posattn_jax.nn.mixed_energies import MixedEnergies as MixedEnergies
+from posattn_jax.nn.mixing import TokenMixing as TokenMixing
+from posattn_jax.nn.places import Memory as Memory
+from posattn_jax.nn.places import Places as Places
+from posattn_jax.nn.places import between as between
+from posattn_jax.nn.places import of_grid as of_grid
+from posattn_jax.nn.positions import FourierPositions as FourierPositions
+from posattn_jax.nn.positions import LearnedPositions as LearnedPositions
+from posattn_jax.nn.positions import SinusoidalPositions as SinusoidalPositions
+from posattn_jax.nn.positions import StackPositions as StackPositions
+from posattn_jax.nn.precompute import precompute as precompute
+from posattn_jax.nn.projections import ConvolutionalProjections as ConvolutionalProjections
+from posattn_jax.nn.projections import LinearProjections as LinearProjections
+from posattn_jax.nn.relative_content import RelativeContent as RelativeContent
+from posattn_jax.nn.score_network import ScoreNetwork as ScoreNetwork
+from posattn_jax.nn.scores import Extent as Extent
+from posattn_jax.nn.scores import Scores as Scores
+from posattn_jax.nn.siren import Siren as Siren
+from posattn_jax.nn.siren import SirenEncoding as SirenEncoding
+from posattn_jax.nn.span import FlatSpan as FlatSpan
+from posattn_jax.nn.span import GaussianSpan as GaussianSpan
+from posattn_jax.nn.span import LearnedWindow as LearnedWindow
+from posattn_jax.nn.span import RampSpan as RampSpan
+from posattn_jax.nn.span import WindowSpan as WindowSpan
+from posattn_jax.nn.span_convolution import SpanConvolution as SpanConvolution
+from posattn_jax.nn.terms import Content as Content
+from posattn_jax.nn.terms import ContentBias as ContentBias
+from posattn_jax.nn.terms import KeyPositional as KeyPositional
+from posattn_jax.nn.terms import Positional as Positional
+from posattn_jax.nn.terms import PositionalBias as PositionalBias
+from posattn_jax.nn.terms import RelativeBias as RelativeBias
+from posattn_jax.nn.terms import RotaryContent as RotaryContent
+from posattn_jax.nn.tokens import Tokens as Tokens
+from posattn_jax.nn.translution import GeneralTranslution as GeneralTranslution
+from posattn_jax.nn.translution import LowRankTranslution as LowRankTranslution
+from posattn_jax.nn.translution import Translution as Translution
+from posattn_jax.nn.values import DepthwiseConvolution as DepthwiseConvolution
+from posattn_jax.nn.values import PlusDepthwise as PlusDepthwise
+from posattn_jax.nn.values import PlusRelative as PlusRelative
+from posattn_jax.ops.attention import Cache as Cache
+from posattn_jax.ops.attention import cache_length as cache_length
+from posattn_jax.ops.attention import exchange_bytes as exchange_bytes
+from posattn_jax.ops.attention import halo_attention as halo_attention
+from posattn_jax.ops.attention import relative_attention as relative_attention
+from posattn_jax.ops.span import gaussian as gaussian
+from posattn_jax.ops.span import span_share as span_share
+from posattn_jax.ops.span import span_size as span_size
 
-__all__ = [
-    "AxialEncoding",
-    "Bert",
-    "BucketedBias",
-    "Cache",
-    "Classifier",
-    "Content",
-    "ContentBias",
-    "ConvolutionalProjections",
-    "DepthwiseConvolution",
-    "DotProducts",
-    "EncoderBlock",
-    "EncoderDecoder",
-    "Extent",
-    "FeedForward",
-    "FlatSpan",
-    "FourierPositions",
-    "FourierWeights",
-    "GaussianSpan",
-    "GaussianWeights",
-    "GeluGate",
-    "GeneralTranslution",
-    "Glu",
-    "KernelEncoding",
-    "KeyPositional",
-    "LanguageModel",
-    "LearnedDecay",
-    "LearnedEncoding",
-    "LearnedPositions",
-    "LearnedWindow",
-    "LinearBias",
-    "LinearProjections",
-    "LowRankTranslution",
-    "MaskedLanguageModel",
-    "Memory",
-    "MixedEnergies",
-    "NormalizedGelu",
-    "OffsetTable",
-    "PairTable",
-    "Places",
-    "PlusDepthwise",
-    "PlusRelative",
-    "Positional",
-    "PositionalBias",
-    "PositionalCrossAttention",
-    "PositionalSelfAttention",
-    "RampSpan",
-    "RelativeBias",
-    "RelativeContent",
-    "RotaryContent",
-    "ScoreNetwork",
-    "Scores",
-    "SequenceBlock",
-    "SequenceClassifier",
-    "SinusoidalEncoding",
-    "SinusoidalPositions",
-    "Siren",
-    "SirenEncoding",
-    "SpanConvolution",
-    "StackPositions",
-    "TokenClassifier",
-    "TokenMixing",
-    "Tokens",
-    "Translution",
-    "VisionTransformer",
-    "WindowSpan",
-    "beam_search",
-    "bert_block",
-    "between",
-    "cache_length",
-    "exchange_bytes",
-    "gaussian",
-    "halo_attention",
-    "of_grid",
-    "precompute",
-    "precomputed",
-    "relative_attention",
-    "span_share",
-    "span_size",
-]
+__all__ = sorted(name for name, each in globals().items() if getattr(each, "__module__", "").startswith("posattn_jax."))
