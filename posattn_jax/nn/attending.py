@@ -21,7 +21,7 @@ from posattn_jax.ops.attention import (
     scores_of,
     whole_block,
 )
-from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.attention.support import GRID_AXIS, refuse, supports
 from posattn_jax.ops.precision import as_array
 
 # What a term's scores are multiplied with: the argument, its partner, and for each a term that gives it.
@@ -168,5 +168,5 @@ class Attention:
         if self.implementation not in CUT_IMPLEMENTATIONS:
             reason = f'implementation="{self.implementation}"'
         else:
-            reason = "dropout" if self.dropout_rate > 0 else supports("grid_axis", problem)
+            reason = "dropout" if self.dropout_rate > 0 else supports(GRID_AXIS, problem)
         refuse(f'grid_axis="{self.grid_axis}"', reason)

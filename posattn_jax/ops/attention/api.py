@@ -28,7 +28,7 @@ from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.dilation import coarse
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.select import IMPLEMENTATIONS, Implementation
-from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.attention.support import TWO_GRIDS, refuse, supports
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
 
@@ -45,7 +45,7 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     if problem.query_grid_shape is not None:
         grids = f"query_grid_shape={problem.query_grid_shape}, which is not grid_shape={problem.grid_shape},"
         refuse(grids, None if implementation in ("auto", "reference") else f'implementation="{implementation}"')
-        refuse(grids, supports("query_grid_shape", problem))
+        refuse(grids, supports(TWO_GRIDS, problem))
     if problem.dilation is not None:
         problem, join = coarse(problem)
         return join(attend(problem, implementation)[0]), None

@@ -16,7 +16,9 @@ import numpy as np
 
 from posattn_jax.axes import Array, Query, Shape, Sigma
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.attention.support import BY_PAIR, CUT, PAIRWISE, refuse, supports
+
+UNSUPPORTED = (BY_PAIR, "return_weights", PAIRWISE, CUT)
 
 
 def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
@@ -28,7 +30,7 @@ def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
 
     ValueError for weights, scores or masks of pairs, class tokens, and a grid that is cut over devices.
     """
-    refuse(f"dilation={problem.dilation}", supports("dilation", problem))
+    refuse(f"dilation={problem.dilation}", supports(UNSUPPORTED, problem))
     cut = Cut(problem.grid_shape, problem.dilation or ())
     if problem.key_mask is None and cut.is_padded:
         problem = dataclasses.replace(problem, key_mask=jnp.ones(problem.query.shape[:2], bool))

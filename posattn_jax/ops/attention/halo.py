@@ -24,7 +24,7 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.select import CUT_IMPLEMENTATIONS, IMPLEMENTATIONS
-from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.attention.support import GRID_AXIS, refuse, supports
 from posattn_jax.ops.precision import as_array
 
 # Arguments of `relative_attention` that cannot be split.
@@ -186,7 +186,7 @@ def halo_attention(
             near = [min(b, size // 2) for b, size in zip(arguments["span_bound"], table.shape, strict=False)]
             arguments[name] = grid.centre(table, near)
     problem = Problem.of(query=query, key=key, value=value, sigma=sigma, grid_shape=grid_shape, **arguments)
-    refuse("halo_attention", supports("grid_axis", problem), "relative_attention")
+    refuse("halo_attention", supports(GRID_AXIS, problem), "relative_attention")
     return attend_cut(problem, implementation, axis_name, batch_axes)
 
 

@@ -19,6 +19,15 @@ from posattn_jax.ops.attention.xla.loop import ACCELERATOR_SCORE_BYTES
 
 # The block of queries, and of keys, of the kernel for TPUs.
 TPU_BLOCK = 128
+UNSUPPORTED = (
+    "no contents",
+    "relative vectors",
+    "a span",
+    *support.LOCAL,
+    support.CUT,
+    support.CAUSAL_AXES,
+    "segment_ids",
+)
 
 
 def supports(problem: Problem) -> str | None:
@@ -33,7 +42,7 @@ def supports(problem: Problem) -> str | None:
         "a number for every offset": backend == "tpu" and bias is not None,
         "memory": backend == "gpu" and by_pair * n * n * 2 > ACCELERATOR_SCORE_BYTES,
     }
-    found = support.supports("platform", problem) or next((name for name, found in of_platform.items() if found), None)
+    found = support.supports(UNSUPPORTED, problem) or next((name for name, found in of_platform.items() if found), None)
     if found is None and backend == "gpu":
         try:
             jax.eval_shape(jax.grad(lambda query: _on_gpu(problem, query).sum().astype(float)), problem.query)

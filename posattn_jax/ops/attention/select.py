@@ -47,7 +47,7 @@ def auto_attention(problem: Problem) -> Found:
     """
     if platform.supports(problem) is None:
         return platform.platform_attention(problem)
-    if support.supports("factorised", problem) is None and factorised.factorised_pays(problem.query):
+    if support.supports(factorised.UNSUPPORTED, problem) is None and factorised.factorised_pays(problem.query):
         return factorised_attention(problem)
     if is_native() and native.supports(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native_attention(problem, portable_attention)
@@ -113,28 +113,31 @@ def factorised_attention(problem: Problem) -> Found:
     return factorised.factorised_attention(problem, dense_attention)
 
 
-def _by_name(name: str, attend: Callable[[Problem], Found], problem: Problem) -> Found:
-    reason = native.supports(problem) if name == "native" else support.supports(name, problem)
+# By name: how it attends, and what it does not support, in the order in which it is told. Problems that are by pair are
+# computed by "reference", whatever the implementation, but for "factorised".
+_TABLE: dict[str, tuple[Callable[[Problem], Found], tuple[str, ...]]] = {
+    "auto": (auto_attention, ()),
+    "reference": (reference_attention, (support.CUT,)),
+    "dense": (dense_attention, (support.PAIRWISE,)),
+    "patch": (patch_attention, (*support.LOCAL, support.CUT)),
+    "window": (window_attention, (*support.LOCAL, support.CUT)),
+    "tiled": (tiled_attention, support.LOCAL),
+    "native": (native_attention, support.LOCAL),
+    "fused": (fused_attention, support.LOCAL),
+    "factorised": (factorised_attention, factorised.UNSUPPORTED),
+}
+# Those that accept queries on only some rows of the keys' grid.
+CUT_IMPLEMENTATIONS = tuple(name for name, (_, unsupported) in _TABLE.items() if support.CUT not in unsupported)
+
+
+def _by_name(name: str, problem: Problem) -> Found:
+    attend, unsupported = _TABLE[name]
+    reason = native.supports(problem) if name == "native" else support.supports(unsupported, problem)
     support.refuse(f'implementation="{name}"', reason, '"auto"')
     return attend(problem)
 
 
-IMPLEMENTATIONS: dict[str, Callable[[Problem], Found]] = {
-    name: functools.partial(_by_name, name, attend)
-    for name, attend in {
-        "auto": auto_attention,
-        "dense": dense_attention,
-        "reference": reference_attention,
-        "patch": patch_attention,
-        "window": window_attention,
-        "tiled": tiled_attention,
-        "native": native_attention,
-        "fused": fused_attention,
-        "factorised": factorised_attention,
-    }.items()
-}
-# Those that accept queries on only some rows of the keys' grid.
-CUT_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if support.CUT not in support.UNSUPPORTED[name])
+IMPLEMENTATIONS: dict[str, Callable[[Problem], Found]] = {name: functools.partial(_by_name, name) for name in _TABLE}
 
 
 def is_native() -> bool:

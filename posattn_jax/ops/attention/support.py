@@ -1,4 +1,4 @@
-"""What is not supported: one table, which refusals and the choice of "auto" read."""
+"""What a problem may ask for, and the error for what is not supported; what an implementation lacks: `select.py`."""
 
 from posattn_jax.ops.attention.problem import Problem
 
@@ -32,32 +32,14 @@ ASKED = {
 }
 # What a local implementation lacks: it computes only a part of the pairs, and holds no weight.
 LOCAL = ("return_weights", "dropout", PAIRWISE, BY_PAIR)
-# By implementation, or by what else is asked for: what it does not support, in the order in which it is told.
-# Problems that are by pair are computed by "reference", whatever the implementation, but for "factorised".
-UNSUPPORTED = {
-    "auto": (),
-    "reference": (CUT,),
-    "dense": (PAIRWISE,),
-    "patch": (*LOCAL, CUT),
-    "window": (*LOCAL, CUT),
-    "tiled": LOCAL,
-    "native": LOCAL,
-    "fused": LOCAL,
-    "fused on a TPU": (*LOCAL, CUT, "segment_ids", CAUSAL_AXES, "the factors of an encoding"),
-    "factorised": (
-        *("a span", "terms without one sinusoidal encoding", "a relative bias", *LOCAL),
-        *(CAUSAL_AXES, "segment_ids", CUT),
-    ),
-    "platform": ("no contents", "relative vectors", "a span", *LOCAL, CUT, CAUSAL_AXES, "segment_ids"),
-    "dilation": (BY_PAIR, "return_weights", PAIRWISE, CUT),
-    "query_grid_shape": ("is_causal", "segment_ids", "dilation", "span_bound", "class tokens", "limit"),
-    "grid_axis": (NO_SPAN, "query_grid_shape", *LOCAL, "segment_ids", "dilation"),
-}
+# What is not supported with a grid of queries, and with a grid that is cut over devices; the first is told.
+TWO_GRIDS = ("is_causal", "segment_ids", "dilation", "span_bound", "class tokens", "limit")
+GRID_AXIS = (NO_SPAN, "query_grid_shape", *LOCAL, "segment_ids", "dilation")
 
 
-def supports(name: str, problem: Problem) -> str | None:
-    """The reason in `UNSUPPORTED` why a problem is not supported; None if there is none."""
-    return next((asked for asked in UNSUPPORTED[name] if ASKED[asked](problem)), None)
+def supports(unsupported: tuple[str, ...], problem: Problem) -> str | None:
+    """The first of `unsupported`, keys of `ASKED`, that a problem asks for; None if it asks for none of them."""
+    return next((asked for asked in unsupported if ASKED[asked](problem)), None)
 
 
 def refuse(what: str, reason: str | None, other: str = "") -> None:

@@ -21,7 +21,7 @@ TILE_QUERIES = LANES = 8
 
 def supports(problem: Problem) -> str | None:
     """The reason why the kernel cannot compute a problem; None if it can."""
-    return support.supports("native", problem) or missing_here(problem.dtype)
+    return support.supports(support.LOCAL, problem) or missing_here(problem.dtype)
 
 
 def missing_here(dtype: Any = jnp.float32) -> str | None:

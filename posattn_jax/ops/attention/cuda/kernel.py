@@ -31,7 +31,7 @@ def supports(problem: Problem) -> str | None:
     capability = capability_of([device])
     if capability is None:
         return f"the device {device.device_kind}"
-    return support.supports("fused", problem) or obstacle(problem, capability)
+    return support.supports(support.LOCAL, problem) or obstacle(problem, capability)
 
 
 def is_here() -> bool:

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops import scores, span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.support import refuse, supports
+from posattn_jax.ops.attention.support import CAUSAL_AXES, CUT, LOCAL, refuse, supports
 from posattn_jax.ops.attention.tpu import skew
 from posattn_jax.ops.attention.tpu.kernels import Kernels
 from posattn_jax.ops.attention.tpu.plan import ROOM, Plan, Tile, arrange, lanes_for, plan_for
@@ -21,6 +21,7 @@ from posattn_jax.ops.attention.xla.loop import Loop
 
 # The rows of a register for the smallest dtype: a tile may begin at multiples of this.
 SUBLANES = 16
+UNSUPPORTED = (*LOCAL, CUT, "segment_ids", CAUSAL_AXES, "the factors of an encoding")
 
 
 class FusedTpu(Loop):
@@ -61,7 +62,7 @@ class FusedTpu(Loop):
         room: int = ROOM,
         lanes: int = LANES,
     ):
-        refuse('implementation="fused"', supports("fused on a TPU", problem), '"auto"')
+        refuse('implementation="fused"', supports(UNSUPPORTED, problem), '"auto"')
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan

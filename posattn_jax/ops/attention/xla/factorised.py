@@ -18,9 +18,20 @@ from jax import lax
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.support import CAUSAL_AXES, CUT, LOCAL
 from posattn_jax.ops.attention.xla.loop import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import features_per_dimension, frequencies
 from posattn_jax.ops.precision import einsum, float32_or_better, minus, plus, same_dtype, times
+
+UNSUPPORTED = (
+    "a span",
+    "terms without one sinusoidal encoding",
+    "a relative bias",
+    *LOCAL,
+    CAUSAL_AXES,
+    "segment_ids",
+    CUT,
+)
 
 
 def factorised_pays(query: Query) -> bool:
