@@ -133,6 +133,11 @@ def relative_offsets(grid_shape: Shape, query_grid_shape: Shape | None = None) -
     return jnp.asarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1), dtype)
 
 
+def offsets_within(bound: Shape) -> Offsets:
+    """Every offset of at most `bound` in each dimension: [*(2 bound + 1), p] integers."""
+    return relative_offsets(tuple(most + 1 for most in bound))
+
+
 def normalise(
     offsets: Array | np.ndarray, grid_shape: Shape, reference_shape: Shape | None = None
 ) -> Float[Array, "..."]:

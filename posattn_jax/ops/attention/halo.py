@@ -197,7 +197,7 @@ def whole_block(grid_shape: Shape, span_bound: Shape | None) -> dict[str, Any]:
     bound = far if span_bound is None else tuple(int(b) for b in span_bound)
     if len(bound) == len(far):
         bound = tuple(map(min, bound, far))
-    return {"span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
+    return {"span_bound": bound, "encoded_bound": bound, "block": Block(shape[0], shape, 0, 0)}
 
 
 def attend_cut(problem: Problem, implementation: str, axis_name: str, batch_axes: tuple[str, ...] = ()) -> Query:

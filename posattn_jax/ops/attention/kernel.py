@@ -93,7 +93,7 @@ def addend_table(problem: Problem) -> Array | None:
 
 
 def _log_gaussian(problem: Problem, sigma: Array) -> Array:
-    offsets = grid.relative_offsets(problem.grid_shape)
+    offsets = grid.offsets_within(problem.encoded_half)
     coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
     return span.log_modulation(coordinates, jnp.atleast_2d(sigma), problem.span_mode).astype(problem.dtype)
 

@@ -58,27 +58,25 @@ def kernel_attention(problem: Problem, dtype: Any, otherwise: Callable) -> tuple
 
 def _some_rows(problem: Problem, block: Block, dtype: Any, otherwise: Callable) -> Query:
     """The outputs of a block: of queries put on the grid of the keys, where no others are asked for."""
+    # Here, so that devices sum the cotangents of tables as they were given.
+    problem = varying(jax.tree.map(jnp.asarray, problem))
     shape, query = problem.grid_shape, problem.query
     line, n = math.prod(shape[1:]), grid.num_positions(shape)
     first, start = (jnp.asarray(x, jnp.int32) for x in (block.first, block.start))
     rows = np.arange(n, dtype=np.int32) // line + first
     key_mask = jnp.broadcast_to((rows >= 0) & (rows < block.whole[0]), (len(query), n))
     others = jnp.zeros((len(query), n, *query.shape[2:]), query.dtype)
-    beyond = [(size - 1 - near,) * 2 for size, near in zip(shape, problem.encoded_half, strict=True)]
-
-    def wide(table):
-        return None if table is None else jnp.pad(table, beyond + [(0, 0)] * (table.ndim - len(beyond)))
-
-    whole = dataclasses.replace(
-        problem,
-        query=lax.dynamic_update_slice_in_dim(others, query, start * line, 1),
-        key_mask=key_mask if problem.key_mask is None else key_mask & problem.key_mask,
-        relative_encoding=wide(problem.relative_encoding),
-        relative_bias=wide(problem.relative_bias),
-        # Without a threshold spans are as wide as the keys' grid, whose rows beyond the whole grid are masked.
-        span_bound=None if problem.threshold <= 0 else problem.span_bound,
-        block=None,
-    )
+    changed: dict[str, Any] = {
+        "query": lax.dynamic_update_slice_in_dim(others, query, start * line, 1),
+        "key_mask": key_mask if problem.key_mask is None else key_mask & problem.key_mask,
+    }
+    if problem.threshold <= 0:  # spans are as wide as the keys' grid, whose rows beyond the whole grid are masked
+        beyond = [(size - 1 - most,) * 2 for size, most in zip(shape, problem.encoded_half, strict=True)]
+        for name in ("relative_encoding", "relative_bias"):
+            if (table := getattr(problem, name)) is not None:
+                changed[name] = jnp.pad(table, beyond + [(0, 0)] * (table.ndim - len(beyond)))
+        changed |= {"span_bound": None, "encoded_bound": None}
+    whole = dataclasses.replace(problem, **changed, block=None)
     outputs = _attended(whole, jnp.stack([start, start + block.rows]), dtype, otherwise)
     return lax.dynamic_slice_in_dim(outputs, start * line, block.rows * line, 1)
 

@@ -59,8 +59,8 @@ class Problem:
       pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`. An
         entry of -inf hides its pair.
       limit: half-spans. Keys further away in any dimension are masked.
-      block: the rows of one device, if the grid is cut over devices. `grid_shape` is then the grid of the keys, and E
-        and beta hold only the offsets within `span_bound`.
+      encoded_bound: the largest offset, in each dimension, that E and beta hold, if it is not S - 1.
+      block: the rows of one device, if the grid is cut over devices. `grid_shape` is then the grid of the keys.
     """
 
     query: Query = array("b t h d")
@@ -85,6 +85,7 @@ class Problem:
     span_mode: str = "multiply"
     reference_shape: Sizes | None = None
     span_bound: Sizes | None = None
+    encoded_bound: Sizes | None = None
     is_causal: Causal = False
     scale: float | None = None
     dropout_rate: float = 0.0
@@ -113,7 +114,7 @@ class Problem:
             "reference_shape": grid.check_reference(shape, self.reference_shape),
             "is_causal": grid.check_causal(self.is_causal, len(shape)),
         }
-        for name in ("span_bound", "dilation", "limit"):
+        for name in ("span_bound", "encoded_bound", "dilation", "limit"):
             sizes = getattr(self, name)
             changed[name] = None if sizes is None else tuple(int(size) for size in sizes)
         for name, plain in changed.items():
@@ -226,10 +227,7 @@ class Problem:
     @property
     def encoded_half(self) -> tuple[int, ...]:
         """The largest offset, in each dimension, that E and beta hold."""
-        if self.block is None:
-            return tuple(size - 1 for size in self.grid_shape)
-        assert self.span_bound is not None, "a grid is cut within a bound"
-        return self.span_bound
+        return tuple(size - 1 for size in self.grid_shape) if self.encoded_bound is None else self.encoded_bound
 
     @property
     def relative_shape(self) -> tuple[int, ...]:

@@ -246,8 +246,7 @@ def test_bytes_sent_grow_with_the_span_and_not_with_the_grid():
         assert sent["exchanged"] == 2 * half * 2 * 2 * 4 * 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rest", [(), (6,), (4, 5)], ids=str)
+@pytest.mark.parametrize("rest", [slow(()), (6,), slow((4, 5))], ids=str)
 def test_bytes_sent_backward(rest):
     """The gradients of the halo once more; and the sums of what all devices share, whose size follows the span."""
     counted = {}
@@ -265,13 +264,13 @@ def test_bytes_sent_backward(rest):
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
 def test_memory_of_a_volume_on_eight_devices(backward):
-    """Arguments, results and temporaries of each are at most a sixth of what one device needs."""
+    """Of each: less than what one device needs, cut by 8, and all features once more on the grid of a device's keys."""
 
     def all_bytes(num_devices):
         memory = compile_cut((128, 32, 32), 2, num_devices, (1, 4, 16), backward).memory_analysis()
         return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
 
-    assert all_bytes(8) <= all_bytes(1) / 6
+    assert all_bytes(8) <= all_bytes(1) / 8 * (1.05 + (128 / 8 + 2 * 2) / (128 / 8))
 
 
 def test_weights_of_a_cut_grid_are_refused(unchecked):

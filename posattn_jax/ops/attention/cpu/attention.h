@@ -37,13 +37,14 @@ constexpr int64_t kWidth = kSegment + kMargin, kBand = kWidth + 4 * kMargin;
 struct Problem {
   int64_t outer, batch, heads, key_heads, features;
   int64_t size[3];
+  int64_t encoded[3];  // the largest offsets that `encoding` holds
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
   int64_t rows_axis;  // along which `query_rows` are counted
   bool causal;  // over positions in row-major order
   int64_t causal_axes[3];  // whether attention is causal along each dimension
   T scale;  // multiplies the queries where there is no table of factors
   // Shapes. query: [outer batch positions heads features]. key, value: the same with key_heads, each of which serves
-  // heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
+  // heads / key_heads heads of queries, in order. encoding: [outer *(2 encoded + 1) heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative], the last axis with a margin at both
   // ends. key_addend, segments: [outer batch positions], each row of the grid with a margin at its end. half: [outer
   // half_heads 3], half-spans. query_rows: [outer 2], the first row of queries that is asked for and the end of those
@@ -56,6 +57,7 @@ struct Problem {
   int64_t relative(int axis) const { return 2 * size[axis] - 1; }
   int64_t table_row() const { return relative(2) + 2 * kMargin; }
   int64_t table() const { return relative(0) * relative(1) * table_row(); }
+  int64_t encodings() const { return (2 * encoded[0] + 1) * (2 * encoded[1] + 1) * (2 * encoded[2] + 1); }
   int64_t key_row() const { return size[2] + kMargin; }
 };
 
@@ -107,8 +109,7 @@ class Unit {
     encoding = rows, encoding_t = columns;
     for (int64_t i = 0; i < box[0]; i++)
       for (int64_t j = 0; j < box[1]; j++) {
-        const int64_t first = relative_row(i - half[0], j - half[1]) * p.relative(2) + p.size[2] - 1 - half[2];
-        for (int64_t k = 0; k < box[2]; k++) copy(p.encoding + encoding_at(first + k), d, rows + k * d);
+        for (int64_t k = 0; k < box[2]; k++) copy(p.encoding + encoding_at(i, j, k), d, rows + k * d);
         transpose(rows, box[2], d, columns, band);
         rows += box[2] * d, columns += band * d;
       }
@@ -136,9 +137,13 @@ class Unit {
   }
   // The factor of the queries.
   T scale() const { return factor ? 1 : p.scale; }
-  int64_t encoding_at(int64_t offset) const {
-    const int64_t offsets = p.relative(0) * p.relative(1) * p.relative(2);
-    return ((o * offsets + offset) * p.heads + h) * p.features;
+  // Index of the features of an offset, which is at i, j, k in the box of the span.
+  int64_t encoding_at(int64_t i, int64_t j, int64_t k) const {
+    int64_t index = o;
+    const int64_t at[3] = {i, j, k};
+    for (int axis = 0; axis < 3; axis++)
+      index = index * (2 * p.encoded[axis] + 1) + at[axis] - half[axis] + p.encoded[axis];
+    return (index * p.heads + h) * p.features;
   }
   int64_t relative_row(int64_t i, int64_t j) const {
     return (i + p.size[0] - 1) * p.relative(1) + j + p.size[1] - 1;

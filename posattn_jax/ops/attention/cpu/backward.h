@@ -141,16 +141,13 @@ inline void backward_group(BackwardWorkspace& w, int64_t group, int64_t outer, i
     }
   }
   if (!p.encoding) return;
-  const int64_t all = p.relative(0) * p.relative(1) * p.relative(2);
+  const int64_t all = p.encodings();
   T* to = g.encoding + group * p.outer * all * p.heads * d;
-  for (int64_t n = 0; n < all; n++) clear(to + unit.encoding_at(n), d);
+  for (int64_t n = 0; n < all; n++) clear(to + ((outer * all + n) * p.heads + head) * d, d);
+  const T* from = w.d_encoding;
   for (int64_t i = 0; i < unit.box[0]; i++)
-    for (int64_t j = 0; j < unit.box[1]; j++) {
-      const int64_t row = unit.relative_row(i - unit.half[0], j - unit.half[1]);
-      const int64_t first = row * p.relative(2) + p.size[2] - 1 - unit.half[2];
-      for (int64_t k = 0; k < unit.box[2]; k++)
-        copy(w.d_encoding + ((i * unit.box[1] + j) * unit.box[2] + k) * d, d, to + unit.encoding_at(first + k));
-    }
+    for (int64_t j = 0; j < unit.box[1]; j++)
+      for (int64_t k = 0; k < unit.box[2]; k++, from += d) copy(from, d, to + unit.encoding_at(i, j, k));
 }
 
 }  // namespace posattn

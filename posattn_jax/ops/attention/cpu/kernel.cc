@@ -19,6 +19,8 @@ Problem problem_of(In query, In key, In value, In encoding, In content_bias, In 
                    int64_t rows_axis, bool causal, ffi::Span<const int64_t> causal_axes, double scale) {
   const auto x = query.dimensions();
   Problem p{x[0], x[1], x[3], value.dimensions()[3], x[4], {size[0], size[1], size[2]}};
+  const auto offsets = encoding.dimensions();  // without features: none, or [0]
+  for (int axis = 2, i = int(offsets.size()) - 3; axis >= 0 && i > 0; axis--, i--) p.encoded[axis] = (offsets[i] - 1) / 2;
   p.table_heads = factor.element_count() ? factor.dimensions()[1] : addend.element_count() ? addend.dimensions()[1] : 1;
   p.half_heads = half.dimensions()[1];
   p.rows_axis = rows_axis;

@@ -93,7 +93,7 @@ def _operands(problem: Problem, rows: Array | None) -> tuple[tuple[Array, ...], 
 
 def _tables(problem: Problem) -> tuple[Array | None, Array | None]:
     """The tables by offset, [h|1 *R], that turn terms into logits: of factors, by default the scale, and of addends."""
-    offsets, dtype, addends = grid.relative_offsets(problem.grid_shape), problem.dtype, []
+    offsets, dtype, addends = grid.offsets_within(problem.encoded_half), problem.dtype, []
     if problem.is_causal:
         addends.append(scores.masked_out(grid.not_after(offsets, problem.is_causal), dtype)[None])
     if problem.sigma is not None:
@@ -104,8 +104,15 @@ def _tables(problem: Problem) -> tuple[Array | None, Array | None]:
     factor = factor_table(problem, problem.sigma) if problem.sigma is not None and problem.multiplies else None
     addend = functools.reduce(jnp.add, addends) if addends else None
     heads = max((len(x) for x in (factor, addend) if x is not None), default=1)
-    factor, addend = (x if x is None else jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in (factor, addend))
-    return factor, addend
+    beyond = [(size - 1 - most,) * 2 for size, most in zip(problem.grid_shape, problem.encoded_half, strict=True)]
+
+    def wide(table, fill):
+        if table is None:
+            return None
+        table = jnp.pad(table, [(0, 0), *beyond], constant_values=fill)
+        return jnp.broadcast_to(table, (heads, *table.shape[1:]))
+
+    return wide(factor, 0.0), wide(addend, scores.MASKED)
 
 
 def _padded(x: Array) -> Array:

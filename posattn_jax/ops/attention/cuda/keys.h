@@ -63,7 +63,7 @@ DEVICE bool may_meet(const Params& p, const Home& home, const Place& tile, int q
   return on;
 }
 
-// Copies the factors of the offsets from a tile of queries to one of keys; those of offsets off the grid are 0.
+// Copies the factors of the offsets from a tile of queries to one of keys; those of offsets that the table lacks are 0.
 DEVICE void copy_factors(const Params& p, const Home& home, const Place& queries, const Place& keys, float* to) {
   const float* factor = p.factor + home.table_at(p);
 #pragma unroll 1
@@ -72,11 +72,11 @@ DEVICE void copy_factors(const Params& p, const Home& home, const Place& queries
     bool on = true;
 #pragma unroll
     for (int axis = kFirstAxis; axis < 3; axis++) {
-      const int step = rest / box_stride(p, axis), size = p.size[axis];
+      const int step = rest / box_stride(p, axis), most = p.encoded[axis];
       rest -= step * box_stride(p, axis);
       const int offset = keys.at[axis] - queries.at[axis] + step + 1 - tile_size(p, axis);
-      on = on && offset < size && offset > -size;
-      index = index * relative(p, axis) + offset + size - 1;
+      on = on && offset <= most && offset >= -most;
+      index = index * relative(p, axis) + offset + most;
     }
     copy_number_async(to + n, factor + index, on);
   }

@@ -9,6 +9,7 @@ struct Params {
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative]. tangents: [outer table_heads
   // *relative num_tangents]. key_mask, segments: [outer batch positions]. half: [outer half_heads 3], half-spans.
   // query_rows: [outer 2], the first row of queries that is asked for, along `rows_axis`, and the end of those that are.
+  // encoded: the largest offsets that encodings and tables hold, relative = 2 encoded + 1.
   // All but query, value and half may be null.
   const In *query;
   const In *key;
@@ -51,6 +52,7 @@ struct Params {
   int32_t group;
   int32_t features;
   int32_t size[3];
+  int32_t encoded[3];
   int32_t rows_axis;
   int32_t bits[3];
   int32_t table_heads;

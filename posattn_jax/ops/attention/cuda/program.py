@@ -433,6 +433,7 @@ class Call:
             "group": h // self.given["value"].shape[3],
             "features": d,
             "size": self.size,
+            "encoded": (0,) * self.before + tuple(self.problem.encoded_half),
             "rows_axis": self.before,
             "bits": plan.bits,
             "table_heads": 1 if table is None else table.shape[1],

@@ -186,10 +186,10 @@ DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, co
 #pragma unroll
     for (int axis = kFirstAxis; axis < 3; axis++) {
       const int o = slab.low[axis] + step[axis];
-      on = on && o <= home.half[axis] && o >= -home.half[axis] && o < p.size[axis] && o > -p.size[axis];
+      on = on && o <= home.half[axis] && o >= -home.half[axis] && o <= p.encoded[axis] && o >= -p.encoded[axis];
       if (CAUSAL == 2 && p.causal_axes[axis]) on = on && o <= 0;
       before = before || (level && o < 0), level = level && o == 0;
-      index = index * relative(p, axis) + o + p.size[axis] - 1;
+      index = index * relative(p, axis) + o + p.encoded[axis];
     }
     if (CAUSAL == 1) on = on && (before || level);
     memory.index[n] = on ? int(index) : -1;

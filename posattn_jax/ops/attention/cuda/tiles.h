@@ -89,7 +89,7 @@ DEVICE int tiles_along(const Params& p, int axis) {
 // The first axis along which there is more than one position, at the latest the last.
 DEVICE int first_axis(const Params& p) { return p.size[0] > 1 ? 0 : p.size[1] > 1 ? 1 : 2; }
 DEVICE int num_positions(const Params& p) { return p.size[0] * p.size[1] * p.size[2]; }
-DEVICE int relative(const Params& p, int axis) { return 2 * p.size[axis] - 1; }
+DEVICE int relative(const Params& p, int axis) { return 2 * p.encoded[axis] + 1; }
 
 // The first position of a tile.
 DEVICE Place start_of(const Params& p, const Walk& walk) {
