@@ -1,0 +1,5 @@
+from tests.ops.attention.attention_suite import LocalSuite
+
+
+class TestSingle(LocalSuite):
+    implementation = "single"
