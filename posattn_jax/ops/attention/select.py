@@ -26,14 +26,11 @@ from posattn_jax.ops.attention.xla.dense import RowLoop
 from posattn_jax.ops.attention.xla.loop import Loop, run_loops
 from posattn_jax.ops.attention.xla.patches import patch_attention, window_attention
 from posattn_jax.ops.attention.xla.reference import reference_attention
-from posattn_jax.ops.attention.xla.single import single_attention
 from posattn_jax.ops.attention.xla.tiled import window_loops
 from posattn_jax.ops.attention.xla.tiles import tilings
 from posattn_jax.system.compat import get_default_device
 
-Implementation = Literal[
-    "auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised", "single"
-]
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 Found = tuple[Any, Any]  # outputs [b t h d], and weights [b h t s] or None
 
 # On grids with fewer positions, "dense" is the only portable loop that is considered.
@@ -128,7 +125,6 @@ _TABLE: dict[str, tuple[Callable[[Problem], Found], tuple[str, ...]]] = {
     "native": (native_attention, support.LOCAL),
     "fused": (fused_attention, support.LOCAL),
     "factorised": (factorised_attention, factorised.UNSUPPORTED),
-    "single": (functools.partial(single_attention, otherwise=dense_attention), (*support.LOCAL, support.CUT)),
 }
 # Those that accept queries on only some rows of the keys' grid.
 CUT_IMPLEMENTATIONS = tuple(name for name, (_, unsupported) in _TABLE.items() if support.CUT not in unsupported)
