@@ -21,5 +21,5 @@ using In = float;
 #include "tiles.h"
 #include "table.h"
 #include "forward.h"
-#include "backward.h"
-#include "keys.h"
+#include "backward_queries.h"
+#include "backward_keys.h"

@@ -242,7 +242,7 @@ def _stages(width: int, planes: int, staging: Staging) -> int:
 def _shared(
     capacity: int, behind: int, bits: Sizes, width: int, planes: int, staging: Staging, has: dict[str, int]
 ) -> tuple[int, int, int]:
-    """The bytes of shared memory of each kernel: `Memory` in table.h, and keys.h."""
+    """The bytes of shared memory of each kernel: `Memory` in table.h, and backward_keys.h."""
     row = width * 2 * planes
     stages, kept = _stages(width, planes, staging), staging.kept * 2**TILE_BITS * row
     table = 2**TILE_BITS * pitch(capacity, bits) * 2 * planes
