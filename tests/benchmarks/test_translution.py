@@ -47,8 +47,8 @@ def test_naive_is_the_same_sum(float64):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--grids=4xa", "--grids=4xa: expected one to three sizes, such as 8x8"),
-        ("--grids=0x2", "--grids=0x2: expected one to three sizes"),
+        ("--grids=4xa", "--grids=4xa"),
+        ("--grids=0x2", "--grids=0x2"),
         ("--heads=3", "--heads=3 does not divide --width=64"),
         ("--rank=0", "flag --rank=0"),
         ("8x8", 'unexpected argument "8x8"'),

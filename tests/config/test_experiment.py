@@ -25,47 +25,47 @@ from tests.support.made_runs import patches
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("task.kind", "Regression", "task.kind: Regression is no class of posattn_jax, and no MODULE:NAME"),
-        ("task.kind", "posattn_jax.nothing:Task", "task.kind: No module named 'posattn_jax.nothing'"),
+        ("task.kind", "Regression", "task.kind: Regression"),
+        ("task.kind", "posattn_jax.nothing:Task", "task.kind: .*posattn_jax.nothing"),
         ("seed", -1, "seed=-1: expected 0 or more"),
-        ("task", part(Reconstruction), 'model.kind="Classifier": expected Siren with task Reconstruction'),
-        ("data.lay_out", "2d", 'config.data.lay_out="2d": there is no such field'),
-        ("data.kind", "posattn_jax.data.text.corpus:Text", "data.download=False: Text has dir, length"),
-        ("data.scene", part(Stills, canvas=20), "data.scene.canvas=20: expected at least 28"),
-        ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
-        ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d" for images of'),
-        ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
-        ("data.validation", "test", 'data.validation="test": digits has no test part'),
-        ("model.kind", "Mlp", 'model.kind="Mlp": expected Classifier or VisionTransformer with task Classification'),
-        ("model.kind", "VisionTransformer", "model.head_dim=None: VisionTransformer has absolute_positions, block"),
-        ("model.block.kind", "Mlp", "model.block.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
-        ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
-        (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),
-        ("data.name", "digit", 'data.name="digit": expected digits, mnist, .*imagenet64 or tfds/NAME'),
-        ("data.scene", part(Stills, shift="left"), 'data.scene.shift="left": expected "none" or "halves"'),
+        ("task", part(Reconstruction), 'model.kind="Classifier": .*Siren'),
+        ("data.lay_out", "2d", 'config.data.lay_out="2d"'),
+        ("data.kind", "posattn_jax.data.text.corpus:Text", "data.download=False"),
+        ("data.scene", part(Stills, canvas=20), "data.scene.canvas=20: .*28"),
+        ("data.pool", 3, r"data.pool=3: .*\(8, 8\)"),
+        ("data.layout", "3d", 'data.layout="3d": .*"2d"'),
+        ("data.validation", "half", 'data.validation="half": .*"split" or "test"'),
+        ("data.validation", "test", 'data.validation="test"'),
+        ("model.kind", "Mlp", 'model.kind="Mlp": .*VisionTransformer'),
+        ("model.kind", "VisionTransformer", "model.head_dim=None"),
+        ("model.block.kind", "Mlp", "model.block.kind: Mlp"),
+        ("model.block.activation", "tanh", 'model.block.activation="tanh": .*"gelu"'),
+        (f"{ATTENTION}.projections.kernel_init", "ones_", 'projections.kernel_init="ones_": .*"relu"'),
+        ("data.name", "digit", 'data.name="digit": .*imagenet64'),
+        ("data.scene", part(Stills, shift="left"), 'data.scene.shift="left": .*"halves"'),
         ("data.scene", part(Clips, seed=-1), "data.scene.seed=-1: expected 0 or more"),
-        ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),
+        ("model.num_blocks", 0, "model.num_blocks=0"),
         ("model.width", 8.5, "model.width=8.5: expected int"),
-        (f"{ATTENTION}.num_heads", 3, "model: num_heads=3 does not divide the width 8"),
-        (f"{ATTENTION}.num_heads", 0, f"{ATTENTION}.num_heads=0: expected at least 1"),
-        ("model.pooling", "first", 'model.pooling="first": expected "last", "mean" or "max"'),
-        ("model.block.norm", "middle", 'model.block.norm="middle": expected "post" or "pre"'),
-        (f"{ATTENTION}.implementation", "fast", f'{ATTENTION}.implementation="fast": expected "auto", "reference"'),
+        (f"{ATTENTION}.num_heads", 3, "model: num_heads=3 .* 8"),
+        (f"{ATTENTION}.num_heads", 0, f"{ATTENTION}.num_heads=0"),
+        ("model.pooling", "first", 'model.pooling="first": .*"max"'),
+        ("model.block.norm", "middle", 'model.block.norm="middle": .*"pre"'),
+        (f"{ATTENTION}.implementation", "fast", f'{ATTENTION}.implementation="fast": .*"reference"'),
         (f"{ENCODING}.kind", "Rope", f"{ENCODING}.kind: Rope is no class"),
-        (f"{ENCODING}.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
-        (f"{ENCODING}.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        (f"{ENCODING}.omega", 0.0, "model: omega=0.0, omega_initial=10.0"),
+        (f"{ENCODING}.hidden_features", -1, "model: hidden_features=-1"),
         (f"{SPAN}.threshold", 1.5, "threshold=1.5: expected less than 1"),
-        (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": expected "diagonal", "log", "full" or "prec'),
-        (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0.0: expected more than 0"),
+        (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": .*"full"'),
+        (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0.0"),
         (f"{SPAN}.kind", "WindowSpan", f"{SPAN}.*: WindowSpan has half_span"),
-        (SPAN, part(WindowSpan, half_span=()), r"model: half_span=\(\): expected 2 numbers of at least 1"),
+        (SPAN, part(WindowSpan, half_span=()), r"model: half_span=\(\)"),
         (SPAN, part(WindowSpan), f"{SPAN}.half_span: WindowSpan needs it"),
-        ("model.dropout_rate", 1.0, "dropout_rate=1.0: expected at least 0 and less than 1"),
-        (f"{ATTENTION}.dropout_rate", 1.5, f"{ATTENTION}.dropout_rate=1.5: expected at least 0"),
-        ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
+        ("model.dropout_rate", 1.0, "dropout_rate=1.0"),
+        (f"{ATTENTION}.dropout_rate", 1.5, f"{ATTENTION}.dropout_rate=1.5"),
+        ("model.dtype", "int8", 'model.dtype="int8": .*"bfloat16"'),
         ("train.total_steps", -1, "train.total_steps=-1"),
-        ("train.accumulation_steps", 0, "train.accumulation_steps=0: expected at least 1"),
-        ("optimizer.schedule.kind", "Step", "optimizer.schedule.kind: Step is no class"),
+        ("train.accumulation_steps", 0, "train.accumulation_steps=0"),
+        ("optimizer.schedule.kind", "Step", "optimizer.schedule.kind: Step"),
         ("mesh.data", 0.5, "mesh.data=0.5: expected int"),
     ],
 )
@@ -82,15 +82,15 @@ def test_bad_field(unchecked, field, value, message):
     [
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.grid_shape", (), r"data.grid_shape is \(\): expected one to 3 sizes, such as"),
-        ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
-        ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
-        ("data.features", 7, 'data: num_features=7: combine="concat" needs a multiple of 2 dimensions'),
-        ("model.param_dtype", "int8", 'model.param_dtype="int8": expected "float32" or "bfloat16"'),
-        ("data.combine", "mean", 'data.combine="mean": expected "concat" or "sum"'),
-        ("model.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\)"),
+        ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\)"),
+        ("data.features", 7, "data: num_features=7: .*2"),
+        ("model.param_dtype", "int8", 'model.param_dtype="int8": .*"bfloat16"'),
+        ("data.combine", "mean", 'data.combine="mean": .*"sum"'),
+        ("model.hidden_features", -1, "model: hidden_features=-1"),
         ("model.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
-        ("model.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
-        ("model.bias_init", "ones", 'model.bias_init="ones": expected "zeros" or "ckconv"'),
+        ("model.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0"),
+        ("model.bias_init", "ones", 'model.bias_init="ones": .*"ckconv"'),
     ],
 )
 def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
@@ -103,9 +103,9 @@ def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        (SPAN, None, 'model: grid_axis="grid" does not support attention without a span'),
-        (f"{ATTENTION}.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
-        (ATTENTION, mixing("linear", 2), "mesh.grid=2: expected 1 with attention=TokenMixing"),
+        (SPAN, None, 'model: grid_axis="grid" .*without a span'),
+        (f"{ATTENTION}.implementation", "patch", 'model: grid_axis="grid" .*implementation="patch"'),
+        (ATTENTION, mixing("linear", 2), "mesh.grid=2: .*TokenMixing"),
     ],
 )
 def test_a_grid_that_cannot_be_cut(field, value, message):
@@ -116,7 +116,7 @@ def test_a_grid_that_cannot_be_cut(field, value, message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
     config = reconstruction.get_config("tiny")
     config.mesh.grid = 2
-    with pytest.raises(InputError, match="^mesh.grid=2: expected 1 with task Reconstruction$"):
+    with pytest.raises(InputError, match="^mesh.grid=2: .*Reconstruction"):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
@@ -170,7 +170,7 @@ def test_where_micro_batches_are_merged(monkeypatch, platform, memory, changes, 
 
 def test_what_cannot_be_merged():
     config = change(digits.get_config("tiny"), {f"{ATTENTION}.dropout_rate": 0.1, "train.merged_batches": "yes"})
-    with pytest.raises(InputError, match='^train.merged_batches=yes: expected "no", because its loss'):
+    with pytest.raises(InputError, match='^train.merged_batches=yes: .*"no"'):
         experiment.prepare(config, experiment.load_sources(config)["train"])
 
 
@@ -198,7 +198,7 @@ def test_where_spans_of_vmapped_seeds_are_bounded(monkeypatch, grid_shape, chang
 def test_a_penalty_needs_a_learned_span(span):
     config = change(digits.get_config("tiny"), {SPAN: span, "task.span_penalty": 0.1})
     sources = experiment.load_sources(config)
-    with pytest.raises(InputError, match=r"task.span_penalty=0.1: expected 0 without a learned span"):
+    with pytest.raises(InputError, match=r"task.span_penalty=0.1: .*learned span"):
         experiment.make_task(config, sources["train"])
 
 
@@ -207,7 +207,7 @@ def test_a_penalty_needs_a_learned_span(span):
     [
         (
             {"model": patches("mean"), "model.absolute_positions": True, "model.positions": part(SinusoidalPositions)},
-            r"model.positions: expected None with absolute_positions=True",
+            "model.positions: .*absolute_positions=True",
         ),
         ({"model.positions": part(FourierPositions, gamma=0.0)}, "model: gamma=0.0: expected more than 0"),
         ({TERMS: {"rotary_content": part(RotaryContent, base=-1.0)}}, "base=-1.0"),
@@ -224,13 +224,13 @@ def test_fields_that_do_not_fit_together(unchecked, fields, message):
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("model.patch_shape", (3, 7), r"model.patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
-        ("model.patch_shape", (), r"model.patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
-        ("model.pooling", "last", 'model.pooling="last": expected "class", "mean" or "max"'),
-        (f"{ATTENTION}.values.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
-        ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
-        ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
-        ("data.num_points", 9, r"model.patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
+        ("model.patch_shape", (3, 7), r"model.patch_shape=\(3, 7\) .*\(8, 8\)"),
+        ("model.patch_shape", (), r"model.patch_shape=\(\): .*\(8, 8\)"),
+        ("model.pooling", "last", 'model.pooling="last": .*"mean"'),
+        (f"{ATTENTION}.values.half_span", (1,), r"model: half_span=\(1,\)"),
+        ("data.num_points", 0, "data.num_points=0: .*64"),
+        ("data.num_points", 65, "data.num_points=65: .*64"),
+        ("data.num_points", 9, r"model.patch_shape=\(2, 4\): .*\(9,\)"),
     ],
 )
 def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
@@ -245,7 +245,7 @@ def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
 
 def test_points_are_made_of_one_channel():
     coloured = ImageSet(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, int), 10)
-    with pytest.raises(InputError, match="data.kind=PointClouds: expected images of 1 channel, not 3"):
+    with pytest.raises(InputError, match="data.kind=PointClouds: .*channel"):
         PointClouds().lay_out(coloured)
 
 

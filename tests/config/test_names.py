@@ -123,9 +123,7 @@ def test_no_compiled_program_is_read_from_where_a_run_folder_says(digits_run, tm
 
 
 def test_modules_that_the_command_line_names(evil):
-    with pytest.raises(
-        InputError, match="span.kind: evil_module:Kind is not of posattn_jax: expected --modules=evil_m"
-    ):
+    with pytest.raises(InputError, match="span.kind: evil_module:Kind .*--modules=evil_m"):
         class_of("evil_module:Kind", "span.kind")
     main._trust(["posattn", "--mode=predict", "--modules=another,evil_module"])
     assert class_of("evil_module:Kind", "span.kind").__name__ == "Kind" and evil.exists()
@@ -139,14 +137,14 @@ def test_modules_that_the_command_line_names(evil):
     [
         (
             "posattn_jax.system.errors:InputError",
-            "InputError is no dataclass: expected one, whose fields are in the conf",
+            "InputError is no dataclass",
         ),
         ("posattn_jax.nowhere:Kind", "x: No module named 'posattn_jax.nowhere'"),
-        ("posattn_jax_of_another:Kind", "is not of posattn_jax: expected --modules=posattn_jax_of_another"),
+        ("posattn_jax_of_another:Kind", "--modules=posattn_jax_of_another"),
         (":Kind", "is not of posattn_jax"),
-        (5, "x: 5 is no class of posattn_jax, and no MODULE:NAME"),
-        (None, "x: None is no class of posattn_jax, and no MODULE:NAME"),
-        (["Kind"], "is no class of posattn_jax, and no MODULE:NAME"),
+        (5, "x: 5 is no class"),
+        (None, "x: None is no class"),
+        (["Kind"], "is no class of posattn_jax"),
     ],
 )
 def test_names_of_no_part(name, message):
@@ -158,9 +156,9 @@ def test_names_of_no_part(name, message):
 @pytest.mark.parametrize(
     "path, kind, message",
     [
-        ("data", "GaussianSpan", 'data.kind="GaussianSpan": expected a data set'),
-        ("task", "GaussianSpan", 'task.kind="GaussianSpan": expected a task'),
-        ("model", "GaussianSpan", 'model.kind="GaussianSpan": expected Classifier or'),
+        ("data", "GaussianSpan", 'data.kind="GaussianSpan": .*data set'),
+        ("task", "GaussianSpan", 'task.kind="GaussianSpan": .*task'),
+        ("model", "GaussianSpan", 'model.kind="GaussianSpan": .*Classifier'),
     ],
 )
 def test_kinds_in_the_wrong_place(digits_run, tmp_path, path, kind, message):

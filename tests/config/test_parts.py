@@ -145,7 +145,7 @@ def test_none_on_a_command_line():
     config = change(ConfigDict({"model": None}), {"model": classifier()})
     config.model.block.attention.terms.content.kind = "none"
     assert without_none(config).model.block.attention.terms.content is None
-    with pytest.raises(InputError, match=r"^x.terms=\(\): expected at least one score term"):
+    with pytest.raises(InputError, match=r"^x.terms=\(\)"):
         build(config.model.block.attention, "x")
 
 
@@ -159,19 +159,19 @@ def test_fields_of_all_parts_at_once():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"kind": "Gaussian"}, "^span.kind: Gaussian is no class of posattn_jax, and no MODULE:NAME$"),
+        ({"kind": "Gaussian"}, "^span.kind: Gaussian is no class"),
         (
             {"kind": "no.such:Thing"},
-            "^span.kind: no.such:Thing is not of posattn_jax: expected --modules=no.such, if you trust",
+            "^span.kind: no.such:Thing .*--modules=no.such",
         ),
-        ({"kind": "WindowSpan"}, r"^span.covariance=\"diagonal\": WindowSpan has half_span$"),
-        ({"treshold": 0.1}, "^span.treshold=0.1: did you mean threshold\\? GaussianSpan has covariance, initial_sigma"),
-        ({"threshold": "much"}, '^span.threshold="much": expected float$'),
-        ({"threshold": True}, "^span.threshold=True: expected float$"),
-        ({"per_head": 1}, "^span.per_head=1: expected bool$"),
-        ({"mode": "add"}, '^span.mode="add": expected "multiply", "log_add" or "box"$'),
-        ({"param_dtype": "float8"}, '^span.param_dtype="float8": expected "float32" or "bfloat16"$'),
-        ({"initial_sigma": 0.0}, "^span.initial_sigma=0.0: expected more than 0"),
+        ({"kind": "WindowSpan"}, r"^span.covariance=\"diagonal\": WindowSpan"),
+        ({"treshold": 0.1}, r"^span.treshold=0.1: did you mean threshold\?"),
+        ({"threshold": "much"}, '^span.threshold="much": .*float'),
+        ({"threshold": True}, "^span.threshold=True: .*float"),
+        ({"per_head": 1}, "^span.per_head=1: .*bool"),
+        ({"mode": "add"}, '^span.mode="add": .*"log_add"'),
+        ({"param_dtype": "float8"}, '^span.param_dtype="float8": .*"bfloat16"'),
+        ({"initial_sigma": 0.0}, "^span.initial_sigma=0.0"),
     ],
     ids=str,
 )
@@ -193,24 +193,24 @@ def test_an_object_among_the_defaults_has_the_dtypes_around_it():
 
 
 def test_bad_calls_are_one_line():
-    with pytest.raises(InputError, match=r"^part\(Classifier\).num_blocks=3: expected block with it$"):
+    with pytest.raises(InputError, match=r"^part\(Classifier\).num_blocks=3: .*block"):
         part(Classifier, width=8, num_blocks=3)
-    with pytest.raises(InputError, match=r"^part\(Siren\).layers=3: did you mean num_layers\? Siren has bias_init"):
+    with pytest.raises(InputError, match=r"^part\(Siren\).layers=3: .*num_layers\?"):
         part(Siren, layers=3)
-    with pytest.raises(ValueError, match="has no name in a config: expected one of relu, gelu"):
+    with pytest.raises(ValueError, match="expected one of relu, gelu"):
         part(RelativeBias, kernel_shape=(3,), bias_init=lambda key, shape: 0)
-    with pytest.raises(InputError, match="^span: expected a part, with the name of a class as its kind$"):
+    with pytest.raises(InputError, match="^span: .*kind"):
         build({"threshold": 0.1}, "span")
     with pytest.raises(InputError, match="^span.half_span: WindowSpan needs it$"):
         build(part(WindowSpan), "span")
-    with pytest.raises(InputError, match=r'^span.half_span="wide": expected a tuple of int or int$'):
+    with pytest.raises(InputError, match=r'^span.half_span="wide": .*int'):
         build(part(WindowSpan, half_span="wide"), "span")
-    with pytest.raises(InputError, match="^model.num_blocks=0: expected at least 1$"):
+    with pytest.raises(InputError, match="^model.num_blocks=0"):
         build(classifier(num_blocks=0), "model", num_classes=5)
-    with pytest.raises(InputError, match="^model.block.attention.span=SirenEncoding: expected Span or None$"):
+    with pytest.raises(InputError, match="span=SirenEncoding: .*Span or None"):
         config = classifier()
         build(change(config, {"block.attention.span": part(SirenEncoding)}), "model", num_classes=5)
-    with pytest.raises(InputError, match="^config.block.attention.sapn=None: there is no such field$"):
+    with pytest.raises(InputError, match="sapn=None: .*no such field"):
         change(classifier(), {"block.attention.sapn": None})
     with pytest.raises(InputError, match='^config.width="wide": '):
         change(classifier(), {"width": "wide"})

@@ -87,13 +87,13 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
     fresh, begun = begin(of_bert(files, {TERMS: COMPOSITE, "model.absolute_positions": False}))
     told = capsys.readouterr().out
     block = "encoder/blocks_*/attention"
-    assert f"starts from {files / 'bert'}, step 0: 1,496 of its 1,752 parameters\n" in told
-    assert "  left out: bias [40], encoder/position_embedding/embedding [16 8], norm/bias [8], " in told
-    assert "  drawn anew: head/bias [2], head/kernel [8 2]: 18 numbers\n" in told
+    assert "1,496 of its 1,752 parameters" in told
+    assert "left out: bias [40], encoder/position_embedding/embedding [16 8]" in told
+    assert "drawn anew: head/bias [2], head/kernel [8 2]: 18" in told
     dynamic, fixed = f"{block}/terms_dynamic/encoding/table", f"{block}/terms_fixed/beta"
-    assert f"  added: {dynamic} [3 1 4], {fixed} [3 2]: 36 numbers\n" in told
-    assert "  the same function: logits of 8 examples differ by 0 at most\n" in told
-    assert "  but without absolute_positions: with them the logits differ by 0.0" in told
+    assert f"added: {dynamic} [3 1 4], {fixed} [3 2]: 36" in told
+    assert "logits of 8 examples differ by 0 " in told
+    assert "without absolute_positions: with them the logits differ by 0.0" in told
     trained, _ = pretrained.read(files / "bert")
     np.testing.assert_array_equal(
         begun["encoder"]["token_embedding"]["embedding"], trained["encoder"]["token_embedding"]["embedding"]
@@ -106,11 +106,11 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
     [
         (
             {TERMS: {"content": part(RotaryContent)}},
-            f"{TERMS}.content is Content there and RotaryContent here: logits differ by 0.00",
+            f"{TERMS}.content is Content .*RotaryContent",
         ),
-        slow({SPAN: part(GaussianSpan)}, r"attention/span/sigma begin as they are drawn\)$"),
-        slow({f"{ATTENTION}.num_heads": 1}, f"{ATTENTION}.num_heads is 2 there and 1 here: logits differ"),
-        ({"task.pretrained": "FILE"}, "expected a run folder; --mode=import makes one from a weights file"),
+        slow({SPAN: part(GaussianSpan)}, r"span/sigma begin as they are drawn"),
+        slow({f"{ATTENTION}.num_heads": 1}, f"{ATTENTION}.num_heads is 2 .*1 here"),
+        ({"task.pretrained": "FILE"}, "run folder; --mode=import"),
     ],
     ids=["rotary", "narrow span", "heads", "file"],
 )
@@ -169,7 +169,7 @@ def test_a_sweep_of_some_tasks(files):
     assert len(plan.treatments) == 2 * len(common_grafts.LABELS)
     assert len(plan.hypotheses) == 3 * len(common_grafts.CLAIMS)  # of the mean of both tasks, and of each
     assert plan.hypotheses[0].names == ("mrpc_composite", "mrpc_unchanged", "rte_composite", "rte_unchanged")
-    with pytest.raises(InputError, match='sweep of "wnli" with from=RUN: expected none or cola, mrpc'):
+    with pytest.raises(InputError, match='sweep of "wnli" .*cola, mrpc'):
         glue.sweep(f"wnli,from={files / 'bert'}")
 
 

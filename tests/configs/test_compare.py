@@ -68,7 +68,7 @@ def test_the_rows_of_table_1():
 
 
 def test_unknown_variant():
-    with pytest.raises(ValueError, match='compare variant "huge": expected none, "cifar", "text" or "tiny"'):
+    with pytest.raises(ValueError, match='"huge": .*"cifar", "text" or "tiny"'):
         compare.get_config("huge")
 
 

@@ -202,9 +202,7 @@ def test_the_tables_of_schmidt_are_sweeps(table, size):
     for treatment in plan.treatments:
         changed = change(copy.deepcopy(config), treatment.fields)
         assert changed.model.to_dict() == nmt.get_config(f"wmt14_en_de,{treatment.name},{size}").model.to_dict()
-    with pytest.raises(
-        ValueError, match='variant "wmt14_en_de,table4": expected a set .* placements, features, gates; or tiny'
-    ):
+    with pytest.raises(ValueError, match='"wmt14_en_de,table4": .*features, gates'):
         nmt.get_config("wmt14_en_de,table4")
 
 

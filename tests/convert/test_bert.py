@@ -147,16 +147,16 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
         ({QUERY: None}, rf"{QUERY} is missing, expected \(8, 8\)$"),
         ({QUERY: np.zeros((4, 8), np.float32)}, rf"{QUERY} is \(4, 8\), expected \(8, 8\)$"),
         ({f"{LAYER}crossattention.x": np.zeros(3, np.float32)}, rf"{LAYER}crossattention.x \(3,\) has no place here$"),
-        ({"bert.embeddings.word_embeddings.weight": None}, "expected a BERT, with embeddings.word_embeddings.weight"),
-        ({"bert.embeddings.position_embeddings.weight": None}, "embeddings.position_embeddings.weight is missing$"),
+        ({"bert.embeddings.word_embeddings.weight": None}, "expected a BERT"),
+        ({"bert.embeddings.position_embeddings.weight": None}, "position_embeddings.weight is missing"),
         ({"bert.embeddings.position_embeddings.weight": np.zeros(3, np.float32)}, r"is \(3,\), expected 2 sizes$"),
-        ({"config": {"model_type": "roberta"}}, "config.json: model_type='roberta': expected 'bert'"),
+        ({"config": {"model_type": "roberta"}}, "model_type='roberta': .*'bert'"),
         ({"config": {"position_embedding_type": "relative_key"}}, "='relative_key': expected 'absolute'"),
-        ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": expected gelu, gelu_pytorch_tanh, gelu_new, relu'),
-        ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": expected "gelu" with cls.predictions'),
-        ({"config": {"num_attention_heads": "2"}}, "num_attention_heads='2': expected a value such as 12$"),
-        ({"config": {"num_attention_heads": 3}}, "num_attention_heads=3 in its config does not divide 8, the width in"),
-        ({"config": {"num_attention_heads": 0}}, "num_attention_heads=0 in its config does not divide 8, the width in"),
+        ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": .*gelu_new'),
+        ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": .*cls.predictions'),
+        ({"config": {"num_attention_heads": "2"}}, "num_attention_heads='2'"),
+        ({"config": {"num_attention_heads": 3}}, "num_attention_heads=3 .* 8"),
+        ({"config": {"num_attention_heads": 0}}, "num_attention_heads=0 .* 8"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
@@ -193,9 +193,7 @@ def test_a_config_that_contradicts_its_weights(tmp_path, unchecked, kind, name, 
 
 
 def test_all_contradictions_are_one_line(tmp_path):
-    with pytest.raises(
-        InputError, match="hidden_size=9 in its config, but 8 in its tensors; num_hidden_layers=3 in its"
-    ):
+    with pytest.raises(InputError, match="hidden_size=9 .* 8 .*num_hidden_layers=3"):
         convert.bert(configured(tmp_path / "bert", "bert", num_hidden_layers=3, hidden_size=9))
 
 
@@ -209,16 +207,16 @@ def test_a_layer_between_others_that_is_missing(tmp_path):
     tensors = safetensors.load_file(MADE / "bert" / "model.safetensors")
     moved = {name: None for name in tensors if name.startswith(LAYER)}
     moved |= {name.replace("layer.1.", "layer.2."): tensors[name] for name in moved}
-    with pytest.raises(InputError, match="num_hidden_layers=2 in its config, but 3 in its tensors"):
+    with pytest.raises(InputError, match="num_hidden_layers=2 .* 3 "):
         convert.bert(changed(tmp_path / "two", **moved))
-    with pytest.raises(InputError, match=rf"{LAYER}attention.self.query.weight is missing"):
+    with pytest.raises(InputError, match=rf"{LAYER}attention.self.query.weight"):
         convert.bert(changed(tmp_path / "three", {"num_hidden_layers": 3}, **moved))
 
 
 def test_two_tensors_for_one_name(tmp_path):
     """One of them would be left out without a word."""
     name = "bert.embeddings.LayerNorm.gamma"
-    with pytest.raises(InputError, match=f"{name} and .*LayerNorm.weight are two tensors for .*LayerNorm.weight$"):
+    with pytest.raises(InputError, match=f"{name} and .*LayerNorm.weight are two"):
         convert.bert(changed(tmp_path / "bert", **{name: np.ones(8, np.float32)}))
 
 
@@ -229,7 +227,7 @@ def test_output_embeddings_of_their_own(tmp_path):
     name = "cls.predictions.decoder"
     convert.bert(changed(tmp_path / "tied", **{f"{name}.weight": embeddings, f"{name}.bias": bias}))
     for end, other in (("weight", embeddings), ("bias", bias)):
-        with pytest.raises(InputError, match=rf"{name}.{end} is not .*: expected tied embeddings$"):
+        with pytest.raises(InputError, match=rf"{name}.{end} .*tied"):
             convert.bert(changed(tmp_path / end, **{f"{name}.{end}": other + 1}))
 
 
@@ -247,11 +245,9 @@ def test_many_tensors_that_are_missing_are_one_line(tmp_path):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(InputError, match="expected model.safetensors, or one other .safetensors or .npz, and there is"):
+    with pytest.raises(InputError, match="expected model.safetensors"):
         convert.bert(tmp_path)
-    with pytest.raises(
-        InputError, match=r"weights.h5: expected a .safetensors, an .npz, a .pt, or a folder with one of"
-    ):
+    with pytest.raises(InputError, match=r"weights.h5: .*an .npz"):
         convert.bert(tmp_path / "weights.h5")
     with pytest.raises(InputError, match="gone.safetensors: cannot be read"):
         convert.bert(tmp_path / "gone.safetensors")
@@ -260,18 +256,18 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(InputError, match="cut.safetensors: cannot be read"):
         convert.bert(tmp_path / "cut.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(whole)
-    with pytest.raises(InputError, match="config.json is missing: expected it, with num_attention_heads"):
+    with pytest.raises(InputError, match="config.json is missing"):
         convert.bert(tmp_path / "cut.safetensors")
 
 
 @pytest.mark.parametrize(
     "fields, block, message",
     [
-        ({"embedding_dim": 4}, {}, "a BERT of Hugging Face has no model.embedding_dim=4, but None"),
+        ({"embedding_dim": 4}, {}, "model.embedding_dim=4, but None"),
         ({"absolute_positions": False}, {}, "model.absolute_positions=False, but True"),
         ({}, {"terms": (Content(), RelativeBias((3,)))}, r"attention.terms=\(Content, RelativeBias\), but \(Content\)"),
         ({"scan_layers": True}, {}, "model.scan_layers=True, but False"),
-        ({}, {"use_output": False}, r"model.blocks\[0\].attention.use_output=False, but True"),
+        ({}, {"use_output": False}, r"attention.use_output=False, but True"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
@@ -285,5 +281,5 @@ def test_a_model_that_they_have_not(tmp_path, fields, block, message):
 
 def test_parameters_without_a_name(tmp_path):
     encoder, params = convert.bert(MADE / "bert")
-    with pytest.raises(InputError, match=r"there is no name for other/kernel \(2, 3\)"):
+    with pytest.raises(InputError, match=r"no name for other/kernel"):
         convert.save_bert(tmp_path, encoder, params | {"other": {"kernel": jnp.zeros((2, 3))}})

@@ -177,7 +177,7 @@ def test_a_file_of_pytorch(tmp_path, monkeypatch, caplog):
     assert asked == [{"map_location": "cpu", "weights_only": True}], "nothing in it is executed"
     jax.tree.map(np.testing.assert_array_equal, params, read(tmp_path, tensors)[1])
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(InputError, match="model.pt: cannot be read without torch: pip install torch"):
+    with pytest.raises(InputError, match="model.pt: .*pip install torch"):
         convert.classifier(tmp_path / "model.pt")
 
 
@@ -185,8 +185,8 @@ def test_what_does_not_fit(tmp_path, caplog):
     """Without an encoding v is not used: it is left out, and told."""
     tensors = state("none", 1, False)
     read(tmp_path, tensors)
-    assert "left out: transformer.layers.0.0.self_attn.attention.v (2, 3)" in caplog.text
-    with pytest.raises(InputError, match=r"transformer.layers.0.1.x \(1,\) has no place here"):
+    assert "left out: transformer.layers.0.0.self_attn" in caplog.text
+    with pytest.raises(InputError, match=r"transformer.layers.0.1.x \(1,\)"):
         read(tmp_path, tensors | {"transformer.layers.0.1.x": np.zeros(1)})
     with pytest.raises(InputError, match="no classifier of posattn"):
         read(tmp_path, {"a": np.zeros(1)})

@@ -212,19 +212,19 @@ def test_logits_are_those_of_the_formulas(tmp_path, float64, kernel, positions, 
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"attention_kernel": "light"}, 'attention_kernel="light": expected "qk" or convq and convk, with convfixed'),
-        ({"attention_kernel": "convfixed 1"}, 'attention_kernel="convfixed 1": expected "qk"'),
-        ({"qk": "convolution_depth 4 1"}, "qk='convolution_depth 4 1': expected 'linear' or \"convolution_depth_mixed"),
-        ({"remove_qk": True}, "remove_qk=True: expected False"),
+        ({"attention_kernel": "light"}, 'attention_kernel="light": .*"qk"'),
+        ({"attention_kernel": "convfixed 1"}, 'attention_kernel="convfixed 1": .*"qk"'),
+        ({"qk": "convolution_depth 4 1"}, "qk='convolution_depth 4 1': .*'linear'"),
+        ({"remove_qk": True}, "remove_qk=True"),
         (
             {"qk": SEPARABLE, "value_forward": "convolution_depth_mixed_no_act 2 1"},
-            "qk and value_forward have kernels of two sizes: expected one",
+            "qk and value_forward .*two sizes",
         ),
         (
             {"attention_kernel": "qk_convfixed_convq 2"},
-            "attention_kernel='qk_convfixed_convq 2' in its config, but 'qk_convfixed_convq 1' in its tensors$",
+            "='qk_convfixed_convq 2' .*'qk_convfixed_convq 1'",
         ),
-        ({"attention_kernel": "qk_convq 1"}, r"self.convfixed_param \(1, 4, 1, 3\) has no place here"),
+        ({"attention_kernel": "qk_convq 1"}, r"self.convfixed_param \(1, 4, 1, 3\)"),
     ],
 )
 def test_what_does_not_fit(tmp_path, unchecked, config, message):
@@ -234,13 +234,13 @@ def test_what_does_not_fit(tmp_path, unchecked, config, message):
 
 def test_a_half_width_of_projections_that_the_tensors_have_not(tmp_path):
     other = SEPARABLE.replace(" 1 1", " 2 1")
-    with pytest.raises(InputError, match=f"qk='{other}' in its config, but '{SEPARABLE}' in its tensors$"):
+    with pytest.raises(InputError, match=f"qk='{other}' .*'{SEPARABLE}'"):
         read(tmp_path, state("qk_convfixed 1", convolved=("query", "key")), "qk_convfixed 1", qk=other)
 
 
 def test_what_is_left_out(tmp_path, caplog):
     read(tmp_path, state("qk_convfixed 1"), "qk_convfixed 1")
-    assert "left out: cls.predictions.decoder.weight (7, 3)" in caplog.text
+    assert "left out: cls.predictions.decoder.weight" in caplog.text
 
 
 def test_what_the_code_has_not(tmp_path):
@@ -248,7 +248,7 @@ def test_what_the_code_has_not(tmp_path):
     fixed, queries = (term.clone(parent=None) for term in encoder.blocks[0].attention.terms[1:])
     attention = encoder.blocks[0].attention.clone(terms=(Content(), queries, fixed), parent=None)
     other = encoder.clone(blocks=(encoder.blocks[0].clone(attention=attention, parent=None),) * 2)
-    with pytest.raises(InputError, match="the code of Chang 2021 has no model.blocks"):
+    with pytest.raises(InputError, match="Chang 2021 has no model.blocks"):
         convert.save_composite_bert(tmp_path / "there", other, params)
-    with pytest.raises(InputError, match="a BERT of Hugging Face has no model.blocks"):
+    with pytest.raises(InputError, match="Hugging Face has no model.blocks"):
         convert.save_bert(tmp_path / "there", encoder, params)

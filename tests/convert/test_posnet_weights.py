@@ -77,22 +77,22 @@ def test_log_probabilities_are_those_of_the_formulas_and_there_and_back(tmp_path
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"model": "BERT"}, "model='BERT': expected 'PosNet', 'Transformer'"),
+        ({"model": "BERT"}, "model='BERT': .*'PosNet'"),
         ({"nHeads": None}, "the config says no nHeads"),
-        ({"posnet_type": "arPosNet"}, "posnet_type='arPosNet': expected 'aPosNet', 'rPosNet'"),
-        ({"gating_o": "sigmoid"}, "gating_o='sigmoid': expected 'none'"),
-        ({"gating_g": "glu"}, "gating_g='glu': expected 'none', 'gelu', 'sigmoid'"),
-        ({"use_pos_embed": False}, "use_pos_embed=False: expected True"),
+        ({"posnet_type": "arPosNet"}, "posnet_type='arPosNet': .*'rPosNet'"),
+        ({"gating_o": "sigmoid"}, "gating_o='sigmoid'"),
+        ({"gating_g": "glu"}, "gating_g='glu': .*'gelu'"),
+        ({"use_pos_embed": False}, "use_pos_embed=False"),
         ({"K_per_layer": True, "Ks": []}, "Ks has 0 numbers: expected 1"),
         ({"K": 3}, "K=3 in its config, but 2 in its tensors$"),
-        ({"K_per_layer": True, "Ks": [1]}, "Ks.0=1 in its config, but 2 in its tensors$"),
-        ({"encL": 2}, "encL=2 in its config, but 1 in its tensors$"),
-        ({"decL": 3}, "decL=3 in its config, but 1 in its tensors$"),
-        ({"model_dim": 6}, f"model_dim=6 in its config, but {C} in its tensors$"),
-        ({"ff_dim": 99}, f"ff_dim=99 in its config, but {MLP} in its tensors$"),
-        ({"max_sentence_length": 99}, f"max_sentence_length=99 in its config, but {LENGTH} in its tensors$"),
-        ({"nHeads": 3}, "nHeads=3 in its config does not divide 4, the width in its tensors$"),
-        ({"length_ratio": 0.5}, "cross_att.indices has other numbers than those of such a model"),
+        ({"K_per_layer": True, "Ks": [1]}, "Ks.0=1 .*but 2 "),
+        ({"encL": 2}, "encL=2 .*but 1 "),
+        ({"decL": 3}, "decL=3 .*but 1 "),
+        ({"model_dim": 6}, f"model_dim=6 .*but {C} "),
+        ({"ff_dim": 99}, f"ff_dim=99 .*but {MLP} "),
+        ({"max_sentence_length": 99}, f"max_sentence_length=99 .*but {LENGTH} "),
+        ({"nHeads": 3}, "nHeads=3 .* 4"),
+        ({"length_ratio": 0.5}, "cross_att.indices has other numbers"),
     ],
 )
 def test_what_does_not_fit(tmp_path, unchecked, config, message):
@@ -107,21 +107,19 @@ def test_what_does_not_fit(tmp_path, unchecked, config, message):
 def test_numbers_of_weights_that_are_tables(tmp_path, name, config):
     known, theirs = code(name)
     ((field, given),) = config.items()
-    with pytest.raises(InputError, match=f"{field}={given} in its config, but 2 in its tensors$"):
+    with pytest.raises(InputError, match=f"{field}={given} .*but 2 "):
         read(tmp_path, theirs.state(), known | config)
 
 
 def test_three_matrices_are_not_one(tmp_path):
     config, theirs = code("transformer")
     name = "decoder.tgt_embed.object_to_time.word_embed.weight"
-    with pytest.raises(InputError, match=f"tiew=True, but {name} is another matrix than encoder.src_embed"):
+    with pytest.raises(InputError, match=f"tiew=True, .*{name}"):
         read(tmp_path, theirs.state() | {name: np.zeros((WORDS, C), np.float32)}, config)
 
 
 def test_what_the_code_has_not(tmp_path):
     block = SequenceBlock(TokenMixing(2), MLP, TokenMixing(2))
     model = EncoderDecoder(WORDS, C, (block.clone(cross=None),), (block,), StackPositions(), StackPositions())
-    with pytest.raises(
-        InputError, match="Schmidt 2023 has no model.encoder_blocks.*; model.layer_norm_epsilon=1e-06, but 7.5"
-    ):
+    with pytest.raises(InputError, match="model.encoder_blocks.*; model.layer_norm_epsilon=1e-06"):
         convert.save_posnet(tmp_path, model, {})

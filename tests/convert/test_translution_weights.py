@@ -238,10 +238,10 @@ def test_what_the_code_has_not(tmp_path):
 @pytest.mark.parametrize(
     "change, fields, message",
     [
-        ({}, {"heads": None}, "does not say how many heads it has: expected num_heads"),
+        ({}, {"heads": None}, "expected num_heads"),
         ({}, {"heads": 5}, "num_heads=5: does not divide 6"),
-        ({}, {"patch_shape": (2, 2)}, r"patch_shape=\(2, 2\): .* has patches of 6 numbers"),
-        ({}, {"grid_shape": (4, 4)}, r"to_v.unique_params is \(18, 4, 6\), expected \(24, 4, 6\)"),
+        ({}, {"patch_shape": (2, 2)}, r"patch_shape=\(2, 2\): .* 6 "),
+        ({}, {"grid_shape": (4, 4)}, r"to_v.unique_params .*\(24, 4, 6\)"),
         ({"translution.layers.0.0.to_q1.weight": np.zeros(1)}, {}, r"to_q1.weight \(1,\) has no place here"),
     ],
 )

@@ -166,7 +166,7 @@ def test_the_scale_of_pixels(tmp_path):
     for folder in ("theirs", "timm"):
         assert pixels.scale_of(files.read(tmp_path / folder), 3) == ((0.1,) * 3, (0.2, 0.3, 0.4))
         assert pixels.size_of(files.read(tmp_path / folder)) == (8, 12)
-    with pytest.raises(InputError, match='scale: expected nothing more with names="big_vision"'):
+    with pytest.raises(InputError, match='scale: .*names="big_vision"'):
         convert.save_vit(tmp_path / "none", model, params, GRID, "big_vision", scale)
 
 
@@ -178,13 +178,13 @@ def test_the_scale_of_pixels(tmp_path):
         ({"image_mean": None, "image_std": [0.25]}, ((0.5,), (0.25,))),
         ({"image_mean": 0, "image_std": [1, 2, 3]}, ((0.0,), (1.0, 2.0, 3.0))),
         ({"rescale_factor": 0.0039216, "image_mean": [0.1]}, ((0.1,), (0.5,))),
-        ({"image_mean": "0.5"}, "image_mean='0.5': expected a number, or one for each of 3 channels"),
-        ({"image_std": [0.5, 0.5]}, r"image_std=\[0.5, 0.5\]: expected a number, or one for each of 3 channels"),
+        ({"image_mean": "0.5"}, "image_mean='0.5': .* 3 channels"),
+        ({"image_std": [0.5, 0.5]}, r"image_std=\[0.5, 0.5\]: .* 3 channels"),
         ({"image_std": [0.0]}, "a deviation of pixels is 0.0: expected more than 0"),
         ([0.5], "preprocessor_config.json: expected an object"),
-        ({"rescale_factor": "1 / 255"}, "expected do_rescale with a rescale_factor of 1 / 255"),
-        ({"do_rescale": False}, "preprocessor_config.json: expected do_rescale with a rescale_factor of 1 / 255"),
-        ({"rescale_factor": 1 / 127.5}, "expected do_rescale with a rescale_factor of 1 / 255"),
+        ({"rescale_factor": "1 / 255"}, "expected do_rescale"),
+        ({"do_rescale": False}, "preprocessor_config.json: .*do_rescale"),
+        ({"rescale_factor": 1 / 127.5}, "rescale_factor of 1 / 255"),
     ],
 )
 def test_what_a_preprocessor_says(tmp_path, config, expected):
@@ -205,8 +205,8 @@ def test_what_a_preprocessor_says(tmp_path, config, expected):
         ({"image_size": None, "pretrained_cfg": {"input_size": None}}, None),
         ({"pretrained_cfg": {"input_size": [3, 4, 4]}, "model_args": {"img_size": [8, 12]}}, (8, 12)),
         ({"input_size": [3, 8, 12]}, (8, 12)),
-        ({"image_size": "224"}, "config.json: the size of its images is '224': expected a height and a width"),
-        ({"image_size": [8]}, r"the size of its images is \[8\]: expected a height and a width"),
+        ({"image_size": "224"}, "config.json: .*'224': .*height"),
+        ({"image_size": [8]}, r"\[8\]: .*height"),
     ],
 )
 def test_what_a_config_says_of_the_size(tmp_path, config, expected):
@@ -233,7 +233,7 @@ def test_positions_of_timm_whose_number_is_a_square(tmp_path):
     _, same = convert.vit(tmp_path, 2)
     jax.tree.map(np.testing.assert_array_equal, same, params)
     path.with_name("config.json").unlink()
-    with pytest.raises(InputError, match="pos_embed has 16 rows: expected one for the class token, too"):
+    with pytest.raises(InputError, match="pos_embed has 16 rows"):
         convert.vit(tmp_path, 2)
 
 
@@ -244,9 +244,9 @@ def test_from_one_to_the_others(tmp_path):
     convert.save_vit(tmp_path, model, params, GRID)
     again, same = convert.vit(tmp_path)
     np.testing.assert_array_equal(apply(again, same, pixels_of(MADE / "timm"))[0], expected)
-    with pytest.raises(InputError, match=r"timm has no model.blocks\[0\].layer_norm_epsilon=1e-12, but 1e-06"):
+    with pytest.raises(InputError, match=r"timm .*layer_norm_epsilon=1e-12, but 1e-06"):
         convert.save_vit(tmp_path, *convert.vit(MADE / "vit"), GRID, names="timm")
-    with pytest.raises(InputError, match=r"big_vision has no model.blocks\[0\].activation=exact_gelu, but tanh_gelu"):
+    with pytest.raises(InputError, match=r"big_vision .*activation=exact_gelu"):
         convert.save_vit(tmp_path, model, params, GRID, names="big_vision")
 
 
@@ -258,7 +258,7 @@ def test_without_a_head(tmp_path, caplog):
     pooler = {"pooler.dense.weight": np.ones((8, 8), np.float32), "pooler.dense.bias": np.ones(8, np.float32)}
     safetensors.save_file(bare | pooler, tmp_path / "vit" / "model.safetensors")
     model, params = convert.vit(tmp_path / "vit")
-    assert "left out: pooler.dense.bias (8,), pooler.dense.weight (8, 8)" in caplog.text
+    assert "left out: pooler.dense.bias (8,)" in caplog.text
     features, _ = apply(model, params, pixels_of(MADE / "vit"))
     head = convert.vit(MADE / "vit")[1]["head"]
     with np.load(MADE / "vit" / "outputs.npz") as expected:
@@ -270,20 +270,20 @@ def test_without_a_head(tmp_path, caplog):
 @pytest.mark.parametrize(
     "kind, num_heads, change, message",
     [
-        ("timm", None, {}, "does not say how many heads it has: expected num_heads$"),
+        ("timm", None, {}, "expected num_heads"),
         ("vit", 4, {}, "num_heads=4: .*model.safetensors has 2$"),
-        ("timm", 3, {}, "model.safetensors: num_heads=3 does not divide the width 8$"),
-        ("timm", 2, {"fc_norm.weight": (8,)}, r"fc_norm.weight \(8,\) has no place here$"),
-        ("timm", 2, {"blocks.0.ls1.gamma": (8,)}, r"blocks.0.ls1.gamma \(8,\) has no place here$"),
-        ("timm", 2, {"pos_embed": (1, 4, 8)}, "pos_embed has 4 rows: expected one for the class token, too$"),
-        ("timm", 2, {"patch_embed.proj.weight": None}, "no vision transformer: it has no embeddings.patch_emb"),
+        ("timm", 3, {}, "model.safetensors: num_heads=3 .* 8"),
+        ("timm", 2, {"fc_norm.weight": (8,)}, r"fc_norm.weight \(8,\)"),
+        ("timm", 2, {"blocks.0.ls1.gamma": (8,)}, r"blocks.0.ls1.gamma \(8,\)"),
+        ("timm", 2, {"pos_embed": (1, 4, 8)}, "pos_embed has 4 rows: .*class token"),
+        ("timm", 2, {"patch_embed.proj.weight": None}, "no vision transformer: .*patch_emb"),
         (
             "vit",
             None,
             {"vit.embeddings.cls_token": None},
-            r"vit.embeddings.cls_token is missing, expected \(1, 1, 8\)$",
+            r"vit.embeddings.cls_token .*\(1, 1, 8\)",
         ),
-        ("vit", None, {"vit.embeddings.mask_token": (1, 1, 8)}, r"mask_token \(1, 1, 8\) has no place here$"),
+        ("vit", None, {"vit.embeddings.mask_token": (1, 1, 8)}, r"mask_token \(1, 1, 8\)"),
     ],
 )
 def test_a_file_that_does_not_fit(tmp_path, unchecked, kind, num_heads, change, message):
@@ -308,40 +308,40 @@ def configured(folder, kind, config):
 @pytest.mark.parametrize(
     "kind, config, message",
     [
-        ("vit", {"num_hidden_layers": 1}, "num_hidden_layers=1 in its config, but 2 in its tensors$"),
-        ("vit", {"num_hidden_layers": 3}, "num_hidden_layers=3 in its config, but 2 in its tensors$"),
-        ("vit", {"patch_size": 8}, r"patch_size=8 in its config, but \[4, 4\] in its tensors$"),
-        ("vit", {"patch_size": [4, 2]}, r"patch_size=\[4, 2\] in its config, but \[4, 4\] in its tensors$"),
-        ("vit", {"hidden_size": 16}, "hidden_size=16 in its config, but 8 in its tensors$"),
-        ("vit", {"num_channels": 1}, "num_channels=1 in its config, but 3 in its tensors$"),
-        ("vit", {"intermediate_size": 3}, "intermediate_size=3 in its config, but 12 in its tensors$"),
-        ("vit", {"qkv_bias": False}, "qkv_bias=False in its config, but True in its tensors$"),
-        ("vit", {"num_labels": 4}, "num_labels=4 in its config, but 3 in its tensors$"),
-        ("vit", {"id2label": {"0": "a"}}, r"id2label=1 names \(0\) in its config, but 3 in its tensors$"),
-        ("vit", {"num_attention_heads": 3}, "num_attention_heads=3 in its config does not divide 8, the width in its"),
+        ("vit", {"num_hidden_layers": 1}, "num_hidden_layers=1 .*but 2 "),
+        ("vit", {"num_hidden_layers": 3}, "num_hidden_layers=3 .*but 2 "),
+        ("vit", {"patch_size": 8}, r"patch_size=8 .*but \[4, 4\] "),
+        ("vit", {"patch_size": [4, 2]}, r"patch_size=\[4, 2\] .*but \[4, 4\] "),
+        ("vit", {"hidden_size": 16}, "hidden_size=16 .*but 8 "),
+        ("vit", {"num_channels": 1}, "num_channels=1 .*but 3 "),
+        ("vit", {"intermediate_size": 3}, "intermediate_size=3 .*but 12 "),
+        ("vit", {"qkv_bias": False}, "qkv_bias=False .*but True "),
+        ("vit", {"num_labels": 4}, "num_labels=4 .*but 3"),
+        ("vit", {"id2label": {"0": "a"}}, r"id2label=1 .*\(0\) .*but 3"),
+        ("vit", {"num_attention_heads": 3}, "num_attention_heads=3 .* 8"),
         (
             "vit",
             {"image_size": 8},
-            "image_size: images of 8 x 8 pixels in its config have 2 x 2 patches, but there are 6 ",
+            "image_size: .*8 x 8 .*2 x 2 .* 6 ",
         ),
-        ("vit", {"image_size": 9}, r"image_size: images of 9 x 9 pixels in its config: patch_shape=\(4, 4\) does not"),
-        ("timm", {"num_classes": 4}, "num_classes=4 in its config, but 3 in its tensors$"),
-        ("timm", {"pretrained_cfg": {"num_classes": 4}}, "pretrained_cfg.num_classes=4 in its config, but 3 in its"),
-        ("timm", {"label_names": ["a", "b"]}, "label_names=2 names in its config, but 3 in its tensors$"),
-        ("timm", {"num_features": 9}, "num_features=9 in its config, but 8 in its tensors$"),
-        ("timm", {"global_pool": "avg"}, "global_pool='avg' in its config, but 'token' in its tensors$"),
-        ("timm", {"model_args": {"depth": 4}}, "model_args.depth=4 in its config, but 2 in its tensors$"),
-        ("timm", {"model_args": {"patch_size": 2}}, r"model_args.patch_size=2 in its config, but \[4, 4\] in its"),
-        ("timm", {"model_args": {"in_chans": 1}}, "model_args.in_chans=1 in its config, but 3 in its tensors$"),
+        ("vit", {"image_size": 9}, r"image_size: .*9 x 9 .*\(4, 4\)"),
+        ("timm", {"num_classes": 4}, "num_classes=4 .*but 3 "),
+        ("timm", {"pretrained_cfg": {"num_classes": 4}}, "pretrained_cfg.num_classes=4 .*but 3 "),
+        ("timm", {"label_names": ["a", "b"]}, "label_names=2 .*but 3 "),
+        ("timm", {"num_features": 9}, "num_features=9 .*but 8 "),
+        ("timm", {"global_pool": "avg"}, "global_pool='avg' .*but 'token' "),
+        ("timm", {"model_args": {"depth": 4}}, "model_args.depth=4 .*but 2 "),
+        ("timm", {"model_args": {"patch_size": 2}}, r"model_args.patch_size=2 .*but \[4, 4\] "),
+        ("timm", {"model_args": {"in_chans": 1}}, "model_args.in_chans=1 .*but 3 "),
         ("timm", {"model_args": {"num_heads": 4}}, "num_heads=2: .*model.safetensors has 4$"),
         (
             "timm",
             {"model_args": {"num_heads": 2.0}},
-            "model_args.num_heads=2.0: expected a value such as 1$",
+            "model_args.num_heads=2.0: ",
         ),
-        ("timm", {"model_args": {"num_heads": True}}, "model_args.num_heads=True: expected a value such as 1$"),
-        ("timm", {"model_args": {"img_size": 8}}, "model_args.img_size: images of 8 x 8 pixels in its config have 2 x"),
-        ("timm", {"label_names": {"0": "a", "3": "c"}}, r"label_names=2 names \(0, 3\) in its config, but 3 in its"),
+        ("timm", {"model_args": {"num_heads": True}}, "model_args.num_heads=True: "),
+        ("timm", {"model_args": {"img_size": 8}}, "model_args.img_size: .*8 x 8 .*2 x"),
+        ("timm", {"label_names": {"0": "a", "3": "c"}}, r"label_names=2 .*\(0, 3\) .* 3 "),
     ],
 )
 def test_a_config_that_contradicts_its_weights(tmp_path, unchecked, kind, config, message):
@@ -367,23 +367,23 @@ def test_an_npz_that_is_none(tmp_path):
     with pytest.raises(InputError, match=r"vit.npz: is no .npz"):
         convert.vit(tmp_path / "vit.npz")
     np.savez(tmp_path / "vit.npz", objects=np.array([{}], object))
-    with pytest.raises(InputError, match=r"vit.npz: cannot be read \(Object arrays cannot be loaded"):
+    with pytest.raises(InputError, match=r"vit.npz: .*Object arrays"):
         convert.vit(tmp_path / "vit.npz")
 
 
 @pytest.mark.parametrize(
     "fields, attention, options, message",
     [
-        ({}, {}, {}, "hugging_face has no model.patch_norms=True, but False"),
-        ({"patch_norms": False, "pooling": "mean"}, {}, {}, "hugging_face has no model.pooling=mean, but class"),
+        ({}, {}, {}, "model.patch_norms=True, but False"),
+        ({"patch_norms": False, "pooling": "mean"}, {}, {}, "model.pooling=mean, but class"),
         ({"patch_norms": False}, {"values": Translution()}, {}, r"attention.values=Translution, but None"),
         ({"patch_norms": False}, {}, {"grid_shape": (8, 8)}, r"grid_shape=\(8, 8\): 4 patches, and 7 positions"),
-        ({"patch_norms": False}, {}, {"names": "jax"}, 'names="jax": expected hugging_face, timm, big_vision'),
+        ({"patch_norms": False}, {}, {"names": "jax"}, 'names="jax": .*hugging_face, timm'),
         (
             {"patch_norms": False},
             {},
             {"names": "big_vision", "id2label": {}},
-            'id2label: expected nothing more with names="b',
+            'id2label: .*names="b',
         ),
     ],
 )
@@ -413,5 +413,5 @@ def test_projections_by_default_are_linear_ones(tmp_path):
 
 
 def test_a_block_that_two_layers_share_has_the_parameters_of_one(tmp_path):
-    with pytest.raises(InputError, match="there are no parameters blocks_1/attention/output/bias; .*; and 4 more"):
+    with pytest.raises(InputError, match="no parameters blocks_1/attention/output/bias.* 4 more"):
         convert.save_vit(tmp_path, *two_blocks(shared=True), GRID)

@@ -56,7 +56,7 @@ def test_a_disk_that_fills_up(disk, whole, free_kib):
     print(f"full disk, {free_kib} KiB free: exit code {code}, {err.strip().splitlines()[-1]}")
     assert code in (0, 1) and "Traceback" not in err
     if code:
-        assert f"posattn_jax: error: the disk is full ({workdir})" in err
+        assert f"the disk is full ({workdir})" in err
     (disk / "filler").unlink()
     code, _, err = run(*ARGUMENTS, f"--workdir={workdir}")
     assert code == 0, err

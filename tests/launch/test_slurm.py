@@ -77,7 +77,7 @@ def test_two_processes_queued_again_and_cancelled_end_as_one_that_was_never_stop
     call("scancel", job)
     wait_for(lambda: is_over(job))
     said = stopped.with_suffix(".txt").read_text()
-    assert said.count("saved: the same command continues from there") >= 2
+    assert said.count("saved: the same command continues") >= 2
     assert not (stopped / "summary.json").exists()
     job = submit(stopped)
     wait_for(lambda: is_over(job))

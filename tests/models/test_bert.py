@@ -177,7 +177,7 @@ def test_initialisation():
 
 def test_too_long_a_sequence():
     tokens = jnp.zeros((1, 10), int)
-    with pytest.raises(ValueError, match="sequences of 10 tokens: expected at most max_length=9"):
+    with pytest.raises(ValueError, match="10 tokens: .*max_length=9"):
         jax.eval_shape(make_bert(TINY, ("absolute",), max_length=9).init, jax.random.key(0), tokens)
     assert isinstance(make_bert(TINY, ("fixed",), max_length=9), nn.Module)
     jax.eval_shape(make_bert(TINY, ("fixed",), max_length=9).init, jax.random.key(0), tokens)

@@ -169,17 +169,17 @@ def test_a_row_of_translations_is_each_alone(float64, mixer):
 )
 def test_what_mixes_neighbours_is_refused(fields):
     model, tokens = bert([bert_block(2, 12, **fields)]), jnp.ones((1, 4), jnp.int32)
-    with pytest.raises(ValueError, match="^DepthwiseConvolution mixes neighbours: it cannot keep segment_ids apart"):
+    with pytest.raises(ValueError, match="^DepthwiseConvolution .*segment_ids"):
         jax.eval_shape(lambda key: model.init(key, tokens, segment_ids=tokens), jax.random.key(0))
 
 
 def test_what_is_not_a_row_of_sequences_is_refused():
     tokens = jnp.ones((1, 4), jnp.int32)
     classifier = SequenceClassifier(bert([bert_block(2, 12)]), num_outputs=2)
-    with pytest.raises(ValueError, match="^segment_ids is given: SequenceClassifier reads the first token of a row"):
+    with pytest.raises(ValueError, match="^segment_ids .*SequenceClassifier"):
         jax.eval_shape(lambda key: classifier.init(key, tokens, segment_ids=tokens), jax.random.key(0))
-    with pytest.raises(ValueError, match=r"^segment_ids: expected a grid of one dimension, not \(2, 2\)$"):
+    with pytest.raises(ValueError, match=r"^segment_ids: .*\(2, 2\)"):
         of_grid((2, 2), tokens)
     model, params = built("transformer")
-    with pytest.raises(ValueError, match="^query_segments, key_segments: expected both or none"):
+    with pytest.raises(ValueError, match="^query_segments, key_segments"):
         jax.eval_shape(lambda: model.apply({"params": params}, tokens, tokens, source_segment_ids=tokens))

@@ -166,7 +166,7 @@ def test_tables_refuse_what_is_longer_under_jit():
     source, target = jnp.ones((1, 10), jnp.int32), jnp.ones((1, 4), jnp.int32)
     run = jax.jit(lambda source, target: model.apply({"params": params}, source, target))
     for one, other in ((source, target), (target, source)):
-        with pytest.raises(ValueError, match=r"grid of \(10,\): expected at most \(9,\)"):
+        with pytest.raises(ValueError, match=r"\(10,\): .*\(9,\)"):
             run(one, other)
     model, params = built("rposnet")
 
@@ -203,7 +203,7 @@ def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
     ):
         with pytest.raises(ValueError, match=message):
             model.clone(decoder_blocks=(block.clone(**change),))
-    with pytest.raises(ValueError, match='form="other": expected "sinusoidal"'):
+    with pytest.raises(ValueError, match='form="other"'):
         StackPositions("other").init(jax.random.key(0), of_sequence(2), 4)
 
 

@@ -159,7 +159,7 @@ def test_tokens_are_dropped():
     variables = init(model)
     dropped = apply(model, variables, deterministic=False, rngs={"dropout": jax.random.key(0)})
     assert np.abs(dropped - apply(model, variables)).max() > 0.01
-    with pytest.raises(ValueError, match="dropout_rate=1.0: expected at least 0 and less than 1"):
+    with pytest.raises(ValueError, match="dropout_rate=1.0"):
         make_model(dropout_rate=1.0)
 
 
@@ -179,10 +179,10 @@ def test_masked_points_are_ignored():
 @pytest.mark.parametrize(
     "fields, options, message",
     [
-        ({"patch_shape": (2, 4)}, {}, r"patch_shape=\(2, 4\) does not divide grid_shape=\(4, 6\)"),
-        ({"patch_shape": (2,)}, {}, r"patch_shape=\(2,\): expected 2 sizes"),
-        ({}, {"key_mask": jnp.ones((3, 24), bool)}, "expected patches of one position with key_mask"),
-        ({}, {"reference_shape": (8, 6)}, "absolute_positions=True needs the grid of the training"),
+        ({"patch_shape": (2, 4)}, {}, r"patch_shape=\(2, 4\) .*\(4, 6\)"),
+        ({"patch_shape": (2,)}, {}, r"patch_shape=\(2,\)"),
+        ({}, {"key_mask": jnp.ones((3, 24), bool)}, "one position with key_mask"),
+        ({}, {"reference_shape": (8, 6)}, "absolute_positions=True"),
     ],
 )
 def test_what_does_not_fit(fields, options, message):
@@ -191,5 +191,5 @@ def test_what_does_not_fit(fields, options, message):
 
 
 def test_a_pooling_that_there_is_not(unchecked):
-    with pytest.raises(ValueError, match='pooling="last": expected "class", "mean" or "max"'):
+    with pytest.raises(ValueError, match='pooling="last": .*"mean"'):
         init(make_model(pooling="last"))

@@ -229,7 +229,7 @@ def test_bfloat16_compute_keeps_float32_parameters():
 
 
 def test_one_content_term():
-    with pytest.raises(ValueError, match="two terms give key, such as Content and RotaryContent: expected one"):
+    with pytest.raises(ValueError, match="two terms give key, .*RotaryContent"):
         apply(PositionalSelfAttention(num_heads=2, terms=(Content(), RotaryContent())))
 
 
@@ -343,31 +343,29 @@ def test_auto_factorises_where_it_pays(monkeypatch):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_factorised_is_refused(layer, options, message):
-    with pytest.raises(ValueError, match=f'implementation="factorised" does not support {message}: "auto" does'):
+    with pytest.raises(ValueError, match=f'implementation="factorised" .*{message}'):
         apply(layer.clone(implementation="factorised"), **options)
 
 
 def test_a_part_that_does_not_say_what_it_needs(unchecked):
-    with pytest.raises(ValueError, match="does not say what it `needs` of .*: see Term and Values in nn/parts.py"):
+    with pytest.raises(ValueError, match="does not say what it `needs`"):
         apply(PositionalSelfAttention(num_heads=2, values=lambda attention, value, tokens: value))
 
 
 def test_unknown_covariance(unchecked):
-    with pytest.raises(ValueError, match='covariance="round": expected "diagonal", "log", "full" or "prec'):
+    with pytest.raises(ValueError, match='covariance="round": .*"full"'):
         apply(PositionalSelfAttention(2, span=GaussianSpan(covariance="round")))
 
 
 def test_unknown_implementation(unchecked):
-    with pytest.raises(
-        ValueError, match='implementation="fast": expected one of auto, dense, factorised, fused, native, patch'
-    ):
+    with pytest.raises(ValueError, match='implementation="fast": .*factorised'):
         apply(PositionalSelfAttention(num_heads=2, implementation="fast"))
 
 
 @pytest.mark.parametrize("options", [{}, {"num_class_tokens": 1}], ids=str)
 def test_an_additive_mask_is_refused(unchecked, options):
     mask = jnp.where(jnp.arange(4 + len(options)) < 2, 0.0, -1e9)[None]
-    with pytest.raises(ValueError, match="key_mask has dtype float32: expected bool, True = keep"):
+    with pytest.raises(ValueError, match="key_mask has dtype float32"):
         apply(PositionalSelfAttention(num_heads=2), key_mask=mask, **options)
 
 
@@ -421,7 +419,7 @@ def test_scores_add():
     assert total.limit == (2, 1) and total.key is not None and total.is_pairwise and total.relative_bias is None
     with pytest.raises(ValueError, match="two terms give key"):
         total + Scores(key=jnp.ones((1, 4, 2, 4)))
-    with pytest.raises(ValueError, match="terms: expected no content_bias next to a term that changes the query"):
+    with pytest.raises(ValueError, match="terms: .*content_bias"):
         total + Scores(query=jnp.ones((1, 4, 2, 4)))
 
 
@@ -465,9 +463,9 @@ def test_inputs_may_have_the_axes_of_their_grid(name, grid_shape):
 @pytest.mark.parametrize(
     "inputs, fields, expected",
     [
-        ((1, 3, 4, 8), {"grid_shape": (4, 3)}, r"a grid of \(3, 4\): expected those of grid_shape=\(4, 3\)"),
-        ((1, 3, 4, 8), {"num_class_tokens": 1}, r"expected none with class tokens, or \[b t c\]"),
-        ((1, 2, 2, 2, 2, 8), {}, r"grid_shape=\(2, 2, 2, 2\): expected one to 3 sizes"),
+        ((1, 3, 4, 8), {"grid_shape": (4, 3)}, r"\(3, 4\): .*grid_shape=\(4, 3\)"),
+        ((1, 3, 4, 8), {"num_class_tokens": 1}, r"expected none .*\[b t c\]"),
+        ((1, 2, 2, 2, 2, 8), {}, r"grid_shape=\(2, 2, 2, 2\)"),
         ((1, 1, 8), {"cache": Cache.empty(1, 5, 2, 4)}, "cache: expected grid_shape with it"),
     ],
 )

@@ -215,7 +215,7 @@ def test_fourier_weights_are_refused():
     """They mix the whole sequence."""
     layer = TokenMixing(H, energies=FourierWeights())
     for grid_shape, is_causal in ORDERS.values():
-        with pytest.raises(ValueError, match="^FourierWeights: expected is_causal=False"):
+        with pytest.raises(ValueError, match="^FourierWeights: .*is_causal"):
             run = lambda x: layer.init(jax.random.key(0), x, grid_shape, is_causal=is_causal)  # noqa: B023
             jax.eval_shape(run, features(grid_shape))
 
@@ -297,14 +297,14 @@ def test_steps_are_in_row_major_order_only(is_causal):
     layer = PositionalSelfAttention(H, span=WindowSpan((1, 1)))
     variables = jax.eval_shape(lambda x: layer.init(jax.random.key(0), x, PLANE), features(PLANE))
     step = lambda v, x: layer.apply(v, x, PLANE, is_causal=is_causal, cache=Cache.empty(1, 6, H, C // H))
-    with pytest.raises(ValueError, match=r"^cache: expected causal attention of one position, without is_causal=\("):
+    with pytest.raises(ValueError, match=r"^cache: .*is_causal=\("):
         jax.eval_shape(step, variables, jnp.ones((1, 1, C)))
 
 
 @pytest.mark.parametrize("is_causal", [(True,), (True, False, True)], ids=str)
 def test_a_bool_for_every_dimension(unchecked, is_causal):
     layer = TokenMixing(H)
-    with pytest.raises(ValueError, match=r"^is_causal=\(True,.*expected a bool, or 2, one per dimension"):
+    with pytest.raises(ValueError, match=r"^is_causal=\(True,.* 2, one per"):
         jax.eval_shape(lambda x: layer.init(jax.random.key(0), x, PLANE, is_causal=is_causal), features(PLANE))
 
 

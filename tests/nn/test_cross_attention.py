@@ -158,17 +158,17 @@ def test_of_the_same_tokens_it_is_self_attention(num_kv_heads):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"terms": (RotaryContent(),)}, "RotaryContent: expected queries and keys on one grid, not queries on"),
-        ({"terms": (RelativeBias((3,)),)}, "RelativeBias: expected queries and keys on one grid"),
-        ({"terms": (BucketedBias(),)}, "BucketedBias: expected queries and keys on one grid"),
-        ({"terms": (Positional(LearnedEncoding()),)}, "LearnedEncoding: expected queries and keys on one grid"),
-        ({"terms": (Positional(KernelEncoding((3,))),)}, "KernelEncoding: expected queries and keys on one grid"),
+        ({"terms": (RotaryContent(),)}, "RotaryContent: .*one grid"),
+        ({"terms": (RelativeBias((3,)),)}, "RelativeBias: .*one grid"),
+        ({"terms": (BucketedBias(),)}, "BucketedBias: .*one grid"),
+        ({"terms": (Positional(LearnedEncoding()),)}, "LearnedEncoding: .*one grid"),
+        ({"terms": (Positional(KernelEncoding((3,))),)}, "KernelEncoding: .*one grid"),
         ({"terms": (KeyPositional(KernelEncoding((3,))),)}, "memory: expected None with KeyPositional"),
         ({"values": Translution()}, "memory: expected None with Translution"),
-        ({"projections": ConvolutionalProjections((3,))}, "memory: expected None with DepthwiseConvolution"),
+        ({"projections": ConvolutionalProjections((3,))}, "memory: .*DepthwiseConvolution"),
         ({"dilation": (2,)}, "does not support dilation"),
         ({"implementation": "native"}, 'does not support implementation="native"'),
-        ({"grid_axis": "grid", "span": GaussianSpan()}, 'grid_axis="grid" does not support query_grid_shape'),
+        ({"grid_axis": "grid", "span": GaussianSpan()}, 'grid_axis="grid" .*query_grid_shape'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -181,5 +181,5 @@ def test_what_is_of_one_grid_is_refused(unchecked, fields, message):
 
 def test_grids_of_different_dimensions(unchecked):
     layer = PositionalCrossAttention(num_heads=2)
-    with pytest.raises(ValueError, match=r"query_grid_shape=\(6,\): expected 2 sizes, as grid_shape=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"query_grid_shape=\(6,\): .*\(4, 4\)"):
         layer.init(jax.random.key(0), jnp.ones((1, 6, 8)), jnp.ones((1, 4, 4, 8)))

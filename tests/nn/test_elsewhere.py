@@ -203,16 +203,16 @@ def test_a_bias_is_added_to_the_scores():
 @pytest.mark.parametrize(
     "fields, options, message",
     [
-        ({"num_kv_heads": 3}, {}, "num_kv_heads=3 does not divide num_heads=4"),
+        ({"num_kv_heads": 3}, {}, "num_kv_heads=3 .*num_heads=4"),
         ({"num_kv_heads": 0}, {}, "num_kv_heads=0"),
         (
             {"num_kv_heads": 2, "projections": ConvolutionalProjections((3,))},
             {},
-            "num_kv_heads=2: ConvolutionalProjections has as many as queries have",
+            "num_kv_heads=2: ConvolutionalProjections",
         ),
         ({"dilation": (2, 2)}, {}, "dilation"),
-        ({}, {"mask": np.ones((B, T, T), bool)}, r"mask has shape \(2, 6, 6\): expected \(2 or 1, 4 or 1, 6, 6\)"),
-        ({}, {"bias": np.ones((B, 2, T, T))}, r"bias has shape \(2, 2, 6, 6\): expected \(2 or 1, 4 or 1, 6, 6\)"),
+        ({}, {"mask": np.ones((B, T, T), bool)}, r"mask has shape \(2, 6, 6\)"),
+        ({}, {"bias": np.ones((B, 2, T, T))}, r"bias has shape \(2, 2, 6, 6\)"),
         ({}, {"mask": np.ones((B, 1, T, T))}, "mask"),
         ({}, {"segment_ids": np.ones((B, T + 1), int)}, r"segment_ids has shape \(2, 7\): expected \(2, 6\)"),
         ({}, {"is_causal": (True, False)}, "is_causal"),

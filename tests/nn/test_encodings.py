@@ -62,7 +62,7 @@ def test_sinusoids_reach_beyond_the_reference_and_a_table_does_not():
     variables = made_params(lambda: sinusoidal.init(jax.random.key(0), trained))
     larger, table = jax.jit(lambda x: [sinusoidal.apply(x, each) for each in (longer, trained)])(variables)
     np.testing.assert_allclose(larger[2:-2], table, atol=1e-5)
-    with pytest.raises(ValueError, match=r"grid_shape=\(5,\): expected at most \(3,\), the size of the learned table"):
+    with pytest.raises(ValueError, match=r"grid_shape=\(5,\): .*\(3,\)"):
         learned.init(jax.random.key(0), longer)
 
 

@@ -385,18 +385,18 @@ def test_a_mixer_in_a_block_of_images():
     "change, options, message",
     [
         (lambda: {"num_heads": 3}, {}, "num_heads=3 does not divide the width 4"),
-        (dict, {"num_class_tokens": 1}, "num_class_tokens, positions: expected none with TokenMixing"),
-        (dict, {"key_mask": jnp.zeros((B, 5))}, "key_mask has dtype float32: expected bool, True = keep"),
-        (dict, {"reference_shape": (4,)}, r"reference_shape=\(4,\): expected None or grid_shape with TokenMixing"),
+        (dict, {"num_class_tokens": 1}, "num_class_tokens, positions: .*TokenMixing"),
+        (dict, {"key_mask": jnp.zeros((B, 5))}, "key_mask has dtype float32"),
+        (dict, {"reference_shape": (4,)}, r"reference_shape=\(4,\): .*TokenMixing"),
         (lambda: {"energies": PairTable((4,), (4,))}, {}, r"grid of \(5,\): expected at most \(4,\)"),
         (
             lambda: {"energies": FourierWeights()},
             {"is_causal": True},
-            "FourierWeights: expected is_causal=False and no decoding step",
+            "FourierWeights: .*is_causal=False",
         ),
-        (lambda: {"energies": OffsetTable(1, "other")}, {}, 'outside="other": expected "clip" or "drop"'),
-        (lambda: {"energies": DotProducts("contnet")}, {}, 'query="contnet": expected "content" or "position"'),
-        (lambda: {"energies": DotProducts(keys=("key",))}, {}, "expected some of content, position, relative"),
+        (lambda: {"energies": OffsetTable(1, "other")}, {}, 'outside="other": .*"drop"'),
+        (lambda: {"energies": DotProducts("contnet")}, {}, 'query="contnet": .*"content"'),
+        (lambda: {"energies": DotProducts(keys=("key",))}, {}, "content, position, relative"),
         (lambda: {"energies": DotProducts(context=-1)}, {}, "context=-1: expected 0 or more"),
         (lambda: {"energies": GaussianWeights(sigma=0.0)}, {}, "sigma=0.0: expected more than 0"),
     ],
@@ -409,7 +409,7 @@ def test_what_does_not_fit_together(unchecked, change, options, message):
 
 @pytest.mark.parametrize("parts", [(), (DotProducts(), PairTable((3,), (3,)))])
 def test_energies_that_cannot_be_mixed_are_refused(parts):
-    with pytest.raises(ValueError, match="expected one part or more, whose energies are for a softmax"):
+    with pytest.raises(ValueError, match="one part or more"):
         TokenMixing(H, energies=MixedEnergies(parts)).init(jax.random.key(0), jnp.ones((1, 3, C)), (3,))
 
 

@@ -282,7 +282,7 @@ def test_a_decay_multiplies_weights(grid_shape):
     expected = np.exp(-0.7 * np.linalg.norm(where[:, None] - where, axis=-1))
     expected /= expected.sum(-1, keepdims=True)
     np.testing.assert_allclose(intermediates["weights"][0], np.broadcast_to(expected, (H, n, n)), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"initial_decay=0.0: expected more than 0"):
+    with pytest.raises(ValueError, match=r"initial_decay=0.0"):
         LearnedDecay(initial_decay=0.0)
 
 
@@ -434,19 +434,19 @@ def test_class_tokens_are_not_turned():
     [
         (
             {"terms": (RotaryContent(), Positional(SirenEncoding()))},
-            "terms: expected no relative_encoding next to a term that changes the query",
+            "terms: .*relative_encoding",
         ),
         (
             {"terms": (RotaryContent(), ContentBias())},
-            "terms: expected no content_bias next to a term that changes the query",
+            "terms: .*content_bias",
         ),
         (
             {"terms": (RotaryContent(),), "head_dim": 3},
-            "head_dim=3: rotary encodings of 2 dimensions need a multiple of 4",
+            "head_dim=3: .* 4",
         ),
-        ({"terms": (RotaryContent(base=0.0),)}, "base=0.0: expected more than 0"),
-        ({"span": WindowSpan((1,))}, r"half_span=\(1,\): expected 2 numbers of at least 1"),
-        ({"span": WindowSpan((1, 0))}, r"half_span=\(1, 0\): expected 2 numbers of at least 1"),
+        ({"terms": (RotaryContent(base=0.0),)}, "base=0.0"),
+        ({"span": WindowSpan((1,))}, r"half_span=\(1,\)"),
+        ({"span": WindowSpan((1, 0))}, r"half_span=\(1, 0\)"),
         (
             {"terms": (Content(), Positional(AxialEncoding())), "head_dim": 3},
             "head_dim=3: vectors of 2 dimensions need",
@@ -462,15 +462,15 @@ def test_what_does_not_fit(unchecked, fields, message):
 @pytest.mark.parametrize("term", [RotaryContent(), ScoreNetwork()], ids=lambda term: type(term).__name__)
 def test_points_lie_on_no_grid(unchecked, term):
     layer = PositionalSelfAttention(H, terms=(term,))
-    with pytest.raises(ValueError, match=f"positions: expected None with {type(term).__name__}, .* not points"):
+    with pytest.raises(ValueError, match=f"positions: .*{type(term).__name__}"):
         layer.init(jax.random.key(0), jnp.zeros((1, 4, 8)), (4,), positions=jnp.zeros((1, 4, 2)))
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"num_features": 3}, "num_features=3: expected an even number"),
-        ({"gamma": 0.0}, "gamma=0.0: expected more than 0"),
+        ({"num_features": 3}, "num_features=3"),
+        ({"gamma": 0.0}, "gamma=0.0"),
     ],
 )
 def test_fourier_features_that_cannot_be(unchecked, fields, message):

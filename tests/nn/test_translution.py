@@ -368,13 +368,13 @@ def test_initialisation():
 @pytest.mark.parametrize(
     "fields, options, message",
     [
-        ({"values": Translution(half_span=(1,))}, {}, r"half_span=\(1,\): expected 2 numbers of at least 0"),
-        ({"values": Translution(half_span=(1, -1))}, {}, r"half_span=\(1, -1\): expected 2"),
-        ({"values": LowRankTranslution(rank=0)}, {}, "rank=0, down_dim=None: expected at least 1"),
-        ({"values": GeneralTranslution(num_bases=0)}, {}, "num_bases=0: expected at least 1"),
+        ({"values": Translution(half_span=(1,))}, {}, r"half_span=\(1,\)"),
+        ({"values": Translution(half_span=(1, -1))}, {}, r"half_span=\(1, -1\)"),
+        ({"values": LowRankTranslution(rank=0)}, {}, "rank=0, down_dim=None"),
+        ({"values": GeneralTranslution(num_bases=0)}, {}, "num_bases=0"),
         ({"terms": (RelativeContent(relative_query=False, relative_key=False),)}, {}, r"this is Content\(\)"),
-        ({"use_output": False, "head_dim": 2}, {}, "use_output=False needs num_heads=2 x head_dim=2 to be 6"),
-        ({"values": Translution()}, {"points": True}, "positions: expected None with Translution"),
+        ({"use_output": False, "head_dim": 2}, {}, "use_output=False .* 6"),
+        ({"values": Translution()}, {"points": True}, "positions: .*Translution"),
         (
             {"values": GeneralTranslution(), "span": GaussianSpan()},
             {"points": True},

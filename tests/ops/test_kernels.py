@@ -48,8 +48,8 @@ def test_what_was_dropped_has_no_gradient():
 @pytest.mark.parametrize(
     "kernel_shape, outside, message",
     [
-        ((4,), "clip", r"kernel_shape=\(4,\): expected 1 odd sizes for grid_shape=\(5,\)"),
-        ((3,), "full", 'outside="full": expected "clip" or "drop"'),
+        ((4,), "clip", r"kernel_shape=\(4,\): .*\(5,\)"),
+        ((3,), "full", 'outside="full": .*"clip"'),
     ],
 )
 def test_bad_kernels(unchecked, kernel_shape, outside, message):

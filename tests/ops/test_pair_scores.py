@@ -98,10 +98,10 @@ def test_equal_matrices_are_attention_as_usual(float64):
     [
         ({"query_matrices": None}, "expected either query or query_matrices"),
         ({"query": np.zeros((2, 4, H, D))}, "expected either query or query_matrices"),
-        ({"query_matrices": None, "query": np.zeros((2, 3, H, D))}, r"query has shape \(2, 3, 2, 2\): expected it to"),
-        ({"key_matrices": np.zeros((5, C, H, D))}, r"matrices have shape \(5, 3, 2, 2\): expected the same odd sizes"),
+        ({"query_matrices": None, "query": np.zeros((2, 3, H, D))}, r"query has shape \(2, 3, 2, 2\)"),
+        ({"key_matrices": np.zeros((5, C, H, D))}, r"matrices .*\(5, 3, 2, 2\)"),
         ({"key_matrices": np.zeros((9, C, H, D)), "query_matrices": np.zeros((9, C, H, D))}, r"of at most \(7,\)"),
-        ({"key_inputs": np.zeros((2, 3, C))}, r"key_inputs has shape \(2, 3, 3\): expected \(2, 4, 3\), as inputs"),
+        ({"key_inputs": np.zeros((2, 3, C))}, r"key_inputs .*\(2, 3, 3\): .*\(2, 4, 3\)"),
         ({"inputs": np.zeros((2, 3, C))}, "inputs has 3 tokens: expected at least 4"),
         ({"inputs": np.zeros((2, 5, C))}, "query_cls: expected it with class tokens"),
     ],
@@ -114,5 +114,5 @@ def test_bad_arguments(unchecked, change, message):
 
 def test_two_usual_sides_are_none_of_its(unchecked):
     x = make_inputs((4,), ())
-    with pytest.raises(ValueError, match="query, key: expected matrices for at least one"):
+    with pytest.raises(ValueError, match="query, key: .*matrices"):
         call(x, (4,))

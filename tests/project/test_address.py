@@ -2,17 +2,16 @@
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jupytext
 import nbformat
 import pytest
 
 from tests.support.command import ROOT
+from tests.support.packaging import metadata
 
 ADDRESS = "https://github.com/owner/posattn_jax"
 FILES = ("setup.py", "README.md", "CITATION.cff")
@@ -31,18 +30,11 @@ def write(clone, address=None):
     """Sets the address, and writes it where it belongs; returns all texts."""
     if address is not None:
         setup = clone / "setup.py"
-        setup.write_text(re.sub('^ADDRESS = ".*"', f'ADDRESS = "{address}"', setup.read_text(), flags=re.MULTILINE))
+        given = f'ADDRESS = "{address}"\n'
+        lines = setup.read_text().splitlines(keepends=True)
+        setup.write_text("".join(given if line.startswith("ADDRESS = ") else line for line in lines))
     subprocess.run([sys.executable, ROOT / "launch" / "address.py", clone], check=True, capture_output=True)
     return {str(path.relative_to(clone)): path.read_text() for path in clone.rglob("*.*") if path.is_file()}
-
-
-def metadata(clone, monkeypatch):
-    """What setup.py tells setuptools."""
-    told = {}
-    setuptools = SimpleNamespace(setup=lambda **arguments: told.update(arguments), find_packages=lambda **_: [])
-    monkeypatch.setitem(sys.modules, "setuptools", setuptools)  # which builds need, and tests do not
-    runpy.run_path(str(clone / "setup.py"))
-    return told
 
 
 def test_all_that_is_committed_has_the_address_of_setup_py(clone):
@@ -69,9 +61,9 @@ def test_an_address_is_written_everywhere_and_taken_back(clone, address, badge):
     assert write(clone, "") == before
 
 
-def test_the_metadata_has_the_address(clone, monkeypatch):
+def test_the_metadata_has_the_address(clone):
     write(clone, ADDRESS)
-    told = metadata(clone, monkeypatch)
+    told = metadata(clone)
     assert told["project_urls"] == {
         "Source": ADDRESS,
         "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
@@ -81,12 +73,12 @@ def test_the_metadata_has_the_address(clone, monkeypatch):
     assert len(links) > 20 and all(link.startswith("https://") for link in links)
     assert f"]({ADDRESS}/raw/main/docs/digits_spans.png)" in told["long_description"]
     write(clone, "")
-    told = metadata(clone, monkeypatch)
+    told = metadata(clone)
     assert told["project_urls"] == {} and told["long_description"] == (clone / "README.md").read_text()
 
 
-def test_the_badges_say_what_setup_py_says(clone, monkeypatch):
-    told = metadata(clone, monkeypatch)
+def test_the_badges_say_what_setup_py_says(clone):
+    told = metadata(clone)
     versions = [each.split()[-1] for each in told["classifiers"] if re.search(r"Python :: 3\.\d+$", each)]
     for name, value in (("python", " | ".join(versions)), ("license", told["license_expression"])):
         assert f"<title>{name}: {value}</title>" in (ROOT / "docs" / f"badge_{name}.svg").read_text()

@@ -23,7 +23,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     config.train.bounded_spans = "no"  # which changes no value
     check_config(config, tmp_path)
     config.model.block.attention.span.threshold = 0.2
-    with pytest.raises(InputError, match="model.block.attention.span.threshold was 0.1 and is now 0.2"):
+    with pytest.raises(InputError, match="span.threshold was 0.1 .* 0.2"):
         check_config(config, tmp_path)
 
 
@@ -49,12 +49,10 @@ def test_an_evaluation_may_change_the_size_of_images(tmp_path):
     write_json(tmp_path / "config.json", config.to_dict())
     config.data.update(height=96, width=24)
     check_evaluation(config, tmp_path)
-    with pytest.raises(InputError, match="data.height was 8 and is now 96, .*; choose another folder"):
+    with pytest.raises(InputError, match="data.height was 8 .* 96, .*another folder"):
         check_config(config, tmp_path)
     config.data.channels = 1
-    with pytest.raises(
-        InputError, match="data.channels was 3 .* without --config .* the run's own; .* only data.height"
-    ):
+    with pytest.raises(InputError, match="data.channels was 3 .*--config .*only data.height"):
         check_evaluation(config, tmp_path)
     images = ImageSet(np.zeros((2, 96, 24, 3), np.uint8), np.zeros(2, np.int64), 2)
     large = ImageFolder(height=96, width=24, pool=2).lay_out(images, ("a", "b"))
@@ -65,7 +63,7 @@ def test_an_evaluation_may_change_the_size_of_images(tmp_path):
 def test_a_run_of_an_earlier_version_is_refused(tmp_path):
     config = digits.get_config("tiny")
     write_json(tmp_path / "config.json", config.to_dict() | {"model": {"num_blocks": 3, "span": {"enabled": True}}})
-    with pytest.raises(InputError, match="its config.json is of an earlier version: model has no kind$"):
+    with pytest.raises(InputError, match="earlier version: model has no kind$"):
         check_config(config, tmp_path)
 
 

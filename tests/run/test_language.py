@@ -125,12 +125,12 @@ def meets_other_texts(files, bert, capsys):
     config.data.dir = str(write_text(files / "moved"))
     check_config(config, bert)
     (files / "moved" / "c.txt").write_text("\n".join(sentences(9, 50)))
-    with pytest.raises(InputError, match=r"its tokenizer has the SHA-256 .* the text has changed"):
+    with pytest.raises(InputError, match=r"SHA-256 .*text has changed"):
         train(config, bert)
     assert [(bert / name).read_bytes() for name in ("metrics.jsonl", "config.json")] == before
     damaged = files / "damaged"
     flip_a_bit(write_text(damaged) / "b.txt")
-    with pytest.raises(InputError, match=f"{damaged}/b.txt has changed, or is damaged, since the run in {bert} began"):
+    with pytest.raises(InputError, match=f"{damaged}/b.txt has changed.*{bert}"):
         train(text_config(files, dir=str(damaged)), bert)
     capsys.readouterr()
     evaluate(config, bert)
@@ -210,10 +210,10 @@ def refuses_what_is_no_start(files, bert):
     copy.mkdir()
     for name in ("config.json", "tokenizer.sha256", "tokenizer.model"):
         (copy / name).write_bytes((bert / name).read_bytes())
-    with pytest.raises(InputError, match="the run has no checkpoint of a finished epoch"):
+    with pytest.raises(InputError, match="no checkpoint of a finished epoch"):
         train(glue_config(files, "rte", copy), files / "run")
     tokenizer.train(sentences(1, 300), 50).save(copy / "tokenizer.model")
-    with pytest.raises(InputError, match="is not the tokenizer of this run, whose SHA-256 is"):
+    with pytest.raises(InputError, match="not the tokenizer of this run.*SHA-256"):
         train(glue_config(files, "rte", copy), files / "run")
     assert not (files / "run").exists()
 
@@ -239,7 +239,7 @@ def test_validation_from_files_of_its_own(files, capsys):
     config = text_config(files, validation_dir=str(files / "held_out"), length=9)
     sources = experiment.load_sources(config)
     assert len(sources["validation"]) == 40 and len(sources["train"]) == 300
-    assert "of 300 pairs of lines are cut to data.length=9 tokens" in capsys.readouterr().out
+    assert "of 300 pairs of lines are cut to data.length=9" in capsys.readouterr().out
 
 
 def test_packed_rows_are_told(files, capsys):
@@ -264,11 +264,11 @@ DEPTHWISE = part(PlusDepthwise, convolution=part(DepthwiseConvolution, kernel_sh
     [
         ({"task.pretrained": ""}, "task.pretrained is empty"),
         ({"task.pretrained": "nowhere"}, "task.pretrained=nowhere: no run there"),
-        ({"data.name": "digits"}, 'data.name="digits": expected one of GLUE\'s tasks'),
+        ({"data.name": "digits"}, 'data.name="digits": .*GLUE'),
         ({"data.name": "cola"}, "train.tsv is missing"),
-        ({"data.malformed": "drop"}, 'data.malformed="drop": expected "refuse" or "skip"'),
-        ({"task.span_penalty": 0.1}, "task.span_penalty=0.1: expected 0 without a learned span"),
-        ({"data.length": 4}, "data.length=4: expected at least 5"),
+        ({"data.malformed": "drop"}, 'data.malformed="drop"'),
+        ({"task.span_penalty": 0.1}, "task.span_penalty=0.1: .*learned span"),
+        ({"data.length": 4}, "data.length=4"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -283,15 +283,15 @@ def test_bad_input(files, untrained, unchecked, fields, message):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: the text allows at least"),
+        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: .*at least"),
         ({"task.mask_share": 0.0}, "task.mask_share=0.0"),
         ({"task.pretrained": "runs/x"}, "task.pretrained=runs/x: no run there"),
-        ({"task.start": "runs/x"}, "config.task.start=.*: there is no such field"),
-        ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0: expected a finite number above 0"),
-        ({"model": common.classifier()}, 'model.kind="Classifier": expected Bert with task MaskedLanguageModelling'),
+        ({"task.start": "runs/x"}, "config.task.start=.*no such field"),
+        ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0"),
+        ({"model": common.classifier()}, 'model.kind="Classifier": .*Bert'),
         (
             {"data.packed": True, f"{ATTENTION}.values": DEPTHWISE},
-            "data.packed=True: DepthwiseConvolution mixes neighbours: it cannot keep segment_ids apart",
+            "data.packed=True: DepthwiseConvolution",
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

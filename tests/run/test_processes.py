@@ -129,21 +129,21 @@ def test_the_launcher_restarts_a_job_that_lost_a_process(tmp_path):
     os.kill(int(of_job[-1]), signal.SIGKILL)
     _, err = job.communicate(timeout=600)
     assert job.returncode == 0, err
-    assert "a process ended with exit code 137: starting again (1 of 3)" in err
+    assert "exit code 137: starting again (1 of 3)" in err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["final"]["epoch"] == 1
 
 
 @pytest.mark.parametrize(
     "environment, message",
     [
-        ({processes.COUNT: "2"}, f"{processes.COORDINATOR} is not set, and {processes.COUNT} is"),
+        ({processes.COUNT: "2"}, f"{processes.COORDINATOR} .*{processes.COUNT}"),
         (
             {processes.COORDINATOR: "localhost:1", processes.COUNT: "two", processes.INDEX: "0"},
-            f"{processes.COUNT}=two: expected a whole number",
+            f"{processes.COUNT}=two",
         ),
         (
             {processes.COORDINATOR: "localhost:1", processes.COUNT: "2", processes.INDEX: "2"},
-            f"{processes.INDEX}=2: expected 0 to 1, one less than {processes.COUNT}",
+            f"{processes.INDEX}=2: .* 0 to 1",
         ),
     ],
 )

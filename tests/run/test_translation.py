@@ -170,7 +170,7 @@ def refuses_wrong_input(files, workdir, capsys):
     (files / "train.qa").write_text((files / "train.qa").read_text() + "One more.\n")
     with pytest.raises(InputError, match="as many, each the other's translation"):
         train(config, files / "other")
-    with pytest.raises(InputError, match="train.qa has changed, or is damaged, since the run"):
+    with pytest.raises(InputError, match="train.qa has changed"):
         write_parallel(files, 90)
         train(config, workdir)
     tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False).save(workdir / "tokenizer.model")
@@ -189,7 +189,7 @@ def test_a_table_refuses_what_is_longer(tmp_path):
     output = io.StringIO()
     translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), output)
     assert output.getvalue().count("\n") == 1
-    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: expected at most 72"):
+    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: .* 72"):
         translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n" + b"cat " * 200), io.StringIO())
 
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_vocabulary(tmp_path):
     params = {name: {"embedding": np.zeros((60, 4))} for name in ("embedding", "source_embedding")}
     translate.check_vocabulary(params, of_60, of_60, tmp_path)
     for source, target in ((of_58, of_60), (of_60, of_58)):
-        with pytest.raises(InputError, match="its tokenizer has 58 tokens, expected 60 as in its checkpoint"):
+        with pytest.raises(InputError, match="58 tokens, expected 60"):
             translate.check_vocabulary(params, source, target, tmp_path)
 
 
@@ -229,7 +229,7 @@ def files(tmp_path_factory):
 def test_a_ratio_that_leaves_no_pair(tmp_path):
     path = write_parallel(tmp_path) / f"train.{LANGUAGES[1]}"
     path.write_text("".join(f"{' '.join([line] * 6)}\n" for line in path.read_text().splitlines()))
-    with pytest.raises(InputError, match="data.max_ratio=1.5: it leaves no pair for train"):
+    with pytest.raises(InputError, match="data.max_ratio=1.5: .*no pair"):
         experiment.load_sources(config_of(tmp_path, max_ratio=1.5))
 
 
@@ -264,29 +264,29 @@ def test_every_so_manyth_pair_is_the_validation(files):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights cannot decode"),
-        ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights cannot decode"),
-        ({"model.decoder_block.cross": None}, "model.decoder_blocks: expected cross-attention in every"),
-        ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task Translation'),
-        ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
-        ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
-        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: the text allows at least"),
-        ({"train.batch_size": 570}, "train.batch_size=570: expected at least 8 times the longest of data.buckets, 72"),
-        ({"task.label_smoothing": 1.0}, "task.label_smoothing=1.0: expected at least 0 and less than 1"),
-        ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
+        ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights"),
+        ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights"),
+        ({"model.decoder_block.cross": None}, "model.decoder_blocks: .*cross-attention"),
+        ({"model": common.classifier()}, 'model.kind="Classifier": .*EncoderDecoder'),
+        ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): .*ascending"),
+        ({"data.vocabulary_size": 4}, "data.vocabulary_size=4"),
+        ({"data.vocabulary_size": 9}, "data.vocabulary_size=9: .*at least"),
+        ({"train.batch_size": 570}, "train.batch_size=570: .*data.buckets"),
+        ({"task.label_smoothing": 1.0}, "task.label_smoothing=1.0"),
+        ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
-        ({"optimizer.schedule.warmup_steps": 0}, "optimizer.schedule: InverseSqrt needs a warm-up"),
-        ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc" or "none"'),
-        ({"data.source_vocabulary_size": 9}, "data.source_vocabulary_size=9: the text allows at least"),
-        ({"data.batch_unit": "words"}, 'data.batch_unit="words": expected "target_tokens" or "places"'),
+        ({"optimizer.schedule.warmup_steps": 0}, "optimizer.schedule: InverseSqrt"),
+        ({"data.normalization": "nfd"}, 'data.normalization="nfd": .*"nfkc"'),
+        ({"data.source_vocabulary_size": 9}, "data.source_vocabulary_size=9: .*at least"),
+        ({"data.batch_unit": "words"}, 'data.batch_unit="words": .*"places"'),
         (
             {"data.validation_part": "train/1"},
-            'data.validation_part="train/1": expected the name of a part, or "train/N"',
+            'data.validation_part="train/1"',
         ),
-        ({"data.validation_part": "val/9"}, 'data.validation_part="val/9": expected the name of a part, or "train/N"'),
-        ({"data.validation_part": "train/121"}, 'data.validation_part="train/121": it leaves no pair for validation'),
-        ({"data.max_ratio": 0.5}, "data.max_ratio=0.5: expected 0, or at least 1"),
-        ({"model.encoder_block.mixing.energies.context": -1}, "context=-1: expected 0 or more"),
+        ({"data.validation_part": "val/9"}, 'data.validation_part="val/9"'),
+        ({"data.validation_part": "train/121"}, 'data.validation_part="train/121": .*no pair'),
+        ({"data.max_ratio": 0.5}, "data.max_ratio=0.5"),
+        ({"model.encoder_block.mixing.energies.context": -1}, "context=-1"),
     ],
 )
 def test_wrong_fields(unchecked, files, tmp_path, fields, message):

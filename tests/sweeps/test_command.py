@@ -63,8 +63,8 @@ def test_jobs_with_an_evaluation(tmp_path):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"seed": 3}, "--config.seed: expected no value, each run of this sweep sets its own"),
-        ({f"{SPAN}.threshold": 0.2}, f"--config.{SPAN}.threshold: expected no value, each run"),
+        ({"seed": 3}, "--config.seed: "),
+        ({f"{SPAN}.threshold": 0.2}, f"--config.{SPAN}.threshold: "),
         ({"data.layout": "1d"}, "--config.data.layout: expected no value"),  # of treatments that are not chosen
         ({"data.name": "cifar10", "data.dir": "/nowhere"}, "/nowhere"),
     ],
@@ -83,7 +83,7 @@ def test_treatments_with_unknown_fields_and_folders_of_other_runs_are_named(tmp_
     config = digits.get_config("tiny").to_dict()
     config["seed"], config["model"]["width"] = 6, 99
     (tmp_path / "span_2d" / "6" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="span_2d/6 belongs to another config: model.width was 99 and is now 8"):
+    with pytest.raises(InputError, match="span_2d/6 .*model.width was 99 .* 8"):
         make_jobs(tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_a_sweep_is_checked_without_its_data(tmp_path):
     code, out, err = run_forked(*arguments, "--seeds=1,2", "--treatments=learned", config="configs/char_lm.py")
     assert (code, out.splitlines()[-1]) == (0, "2 runs can start"), err
     code, _, err = run_forked(*arguments, "--vmap_seeds=5", config="configs/char_lm.py")
-    assert (code, "seeds are vmapped only with Classification and Reconstruction" in err) == (2, True), err
+    assert (code, "seeds are vmapped only with Classification" in err) == (2, True), err
     assert not (tmp_path / "sweep").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_plan_is_told_before_its_runs(tmp_path):
 
 
 def test_a_config_without_a_sweep_is_named():
-    with pytest.raises(InputError, match=r"--config=configs/fashion_mnist.py: has no sweep\(\)"):
+    with pytest.raises(InputError, match=r"configs/fashion_mnist.py: .*sweep\(\)"):
         load_plan("configs/fashion_mnist.py:quick")
     assert load_plan("configs/studies/question_grid.py:quick").evaluate == {"data.pool": 4}
 
@@ -151,10 +151,10 @@ def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
 @pytest.mark.parametrize(
     "function, values, message",
     [
-        (functools.partial(command_line.numbers, "--seeds"), ["1", "two"], "--seeds=1,two: expected whole numbers"),
-        (functools.partial(command_line.numbers, "--seeds"), ["1", "1"], "--seeds=1,1: expected at least one number, "),
-        (command._pairs, ["partition"], "--slurm=partition: expected NAME=VALUE"),
-        (command._pairs, ["=gpu"], "--slurm==gpu: expected NAME=VALUE"),
+        (functools.partial(command_line.numbers, "--seeds"), ["1", "two"], "--seeds=1,two"),
+        (functools.partial(command_line.numbers, "--seeds"), ["1", "1"], "--seeds=1,1"),
+        (command._pairs, ["partition"], "--slurm=partition"),
+        (command._pairs, ["=gpu"], "--slurm==gpu"),
     ],
 )
 def test_lists_that_mean_nothing(function, values, message):
@@ -165,20 +165,20 @@ def test_lists_that_mean_nothing(function, values, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--workers=2"], "--workers is for --mode=sweep, and --mode is train"),
-        (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
-        (["--vmap_seeds=2"], "--vmap_seeds is for --mode=sweep, and --mode is train"),
-        (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep, and --mode is evaluate"),
+        (["--workers=2"], "--workers is for --mode=sweep"),
+        (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: "),
+        (["--vmap_seeds=2"], "--vmap_seeds is for --mode=sweep"),
+        (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep"),
         (
             ["--seeds=1,2", "--config.seed=3"],
-            "--config.seed: expected no value with --seeds, which sets the seed of each run",
+            "--config.seed: ",
         ),
         (
             ["--seeds=1,2", "--config.task.kind=posattn_jax.tasks.masked_lm:MaskedLanguageModelling"],
-            "task MaskedLanguageModelling: seeds are vmapped only",
+            "task MaskedLanguageModelling",
         ),
         (["--mode=sweep", "--vmap_seeds=2", "--config.mesh.grid=2"], "mesh.grid=2: seeds are vmapped"),
-        (["--mode=report"], "--config: expected none with --mode=report, which reads finished runs"),
+        (["--mode=report"], "--config: expected none"),
         (["--mode=report", None], "no runs there"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -258,7 +258,7 @@ def test_a_treatment_of_its_own():
     config = digits.get_config("tiny")
     prepare.treat(config, FILE, ["train.log_steps"], "gaussian_2d")
     assert config == change(digits.get_config("tiny"), {f"{SPAN}.threshold": 0.0})
-    with pytest.raises(InputError, match="^--treatment=gausian: expected one of baseline_1d, siren_1d, gaussian_1d"):
+    with pytest.raises(InputError, match="^--treatment=gausian: .*gaussian_1d"):
         prepare.treat(config, FILE, [], "gausian")
-    with pytest.raises(InputError, match=f"^--config.{SPAN}.mode: expected no value, each run of this sweep"):
+    with pytest.raises(InputError, match=f"^--config.{SPAN}.mode: expected no value"):
         prepare.treat(config, FILE, [f"{SPAN}.mode"], "siren_2d")

@@ -14,6 +14,7 @@ from posattn_jax.sweeps.slices import MIB, Sweep, read_list
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from tests.support.command import ROOT
+from tests.support.packaging import requirements
 
 SWEEPS = [
     Sweep("a", ("--config=a.py", "--config.data.dir=DATA/text")),
@@ -74,7 +75,7 @@ def test_no_folder_is_too_large(data, tmp_path):
     shutil.rmtree(tmp_path / "parcel" / "0")
     assert unpack(tmp_path / "parcel", tmp_path / "there") == ["DATA/text: left out, 1 of its 3 pieces are there"]
     assert contents(tmp_path / "there").keys() == {"pairs/one.txt"}  # nothing in part
-    with pytest.raises(InputError, match=r"dev.de.gz takes 0.1 MiB: expected a larger --mib"):
+    with pytest.raises(InputError, match=r"dev.de.gz takes 0.1 MiB: .*--mib"):
         packed(data, tmp_path / "other", most=80_000)
 
 
@@ -82,12 +83,10 @@ def test_a_damaged_parcel_is_told(data, tmp_path):
     packed(data, tmp_path)
     path = tmp_path / "parcel" / "0" / "data" / "text" / "train.txt"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"0: data/text/train.txt has changed: .*: pack it again"):
+    with pytest.raises(InputError, match=r"0: data/text/train.txt has changed"):
         unpack(tmp_path / "parcel", tmp_path / "there")
     assert not (tmp_path / "there").exists()
-    with pytest.raises(
-        InputError, match=r"--parcel=.*data: expected a folder of launch/gpu_parcel.sh, with 0/pieces.json"
-    ):
+    with pytest.raises(InputError, match=r"--parcel=.*data: .*pieces.json"):
         unpack(data, tmp_path / "there")
     (tmp_path / "parcel" / "0" / "SHA256SUMS").unlink()
     with pytest.raises(InputError, match=r"0: SHA256SUMS is missing: pack it again"):
@@ -133,24 +132,22 @@ def test_images_of_which_some_are_missing_are_left_out(images, tmp_path):
 
 def test_the_wheels_are_within_the_bounds_of_the_package():
     """And none of them is one that the other machine is said to have."""
-    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)"', (ROOT / "setup.py").read_text()))
     text = (ROOT / "launch" / "gpu_wheels.txt").read_text()
     pins = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, re.MULTILINE))
     there = set(re.findall(r"[\w-]+", " ".join(line for line in text.splitlines() if line.startswith("#"))))
-    numbers = lambda version: [int(each) for each in version.split(".")]
     assert pins and not pins.keys() & there
-    for name in bounds.keys() & pins.keys():
-        assert numbers(pins[name]) >= numbers(bounds[name]), name
+    bounds = [bound for extra in requirements().values() for bound in extra if bound.name in pins]
+    assert bounds and all(bound.specifier.contains(pins[bound.name]) for bound in bounds)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--out=parcel"], "expected --out=PARCEL LIST, or --unpack=PARCEL --out=FOLDER"),
-        (["--out=parcel", "missing"], "missing: cannot be read as a list of sweeps"),
-        (["--out=.", "list"], "--out=.: expected an empty folder, or none"),
-        (["--out=list", "list"], "--out=list: expected an empty folder, or none"),
-        (["--out=parcel", "--mib=nan", "list"], "--mib=nan: expected a number above 0"),
+        (["--out=parcel"], "expected --out=PARCEL LIST"),
+        (["--out=parcel", "missing"], "missing: cannot be read"),
+        (["--out=.", "list"], "--out=."),
+        (["--out=list", "list"], "--out=list"),
+        (["--out=parcel", "--mib=nan", "list"], "--mib=nan"),
         (["--out=parcel", "--data=nowhere", "list"], "--data=nowhere: no such folder"),
         (["--out=parcel", "--unpack=list", "list"], "--unpack: expected no LIST next to it"),
         (["--out=parcel", "--wheels=", "--mib=.01", "--data=data", "list"], "dev.de.gz takes 0.1 MiB"),

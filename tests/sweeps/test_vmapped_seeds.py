@@ -73,7 +73,7 @@ def test_seeds_are_vmapped_and_evaluated_alone(tmp_path):
 def test_what_fails_vmapped_is_tried_alone(tmp_path):
     """So one bad seed, or too little memory, stops no other."""
     jobs = [make(tmp_path, 1, 1), make(tmp_path, 2, 1, exit_code=1), make(tmp_path, 3, 1)]
-    with pytest.raises(RunError, match="1 of 3 runs failed: a/2: posattn_jax: error: no luck "):
+    with pytest.raises(RunError, match="1 of 3 .*: a/2: .*no luck"):
         sweep.run(jobs, tmp_path, Executor(workers=1, vmap_seeds=3))
     assert [job.finished for job in jobs] == [True, False, True]
     assert commands_of(jobs[1]) == [("1,2,3", 1), ("alone", 1)]
@@ -88,5 +88,5 @@ def test_what_is_stopped_vmapped_is_not_tried_alone(tmp_path):
 
 
 def test_no_seeds_to_vmap():
-    with pytest.raises(InputError, match="--vmap_seeds=0: expected at least 1"):
+    with pytest.raises(InputError, match="--vmap_seeds=0"):
         Executor(vmap_seeds=0)

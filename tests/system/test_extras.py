@@ -7,7 +7,6 @@ import sys
 from importlib import metadata
 
 import pytest
-from packaging.requirements import Requirement
 
 from configs import digits, translation
 from posattn_jax.system import extras
@@ -15,24 +14,10 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from tests.project.test_constraints import normal
 from tests.support.command import ROOT, environment
+from tests.support.packaging import requirements
 
 NOT_INSTALLED = {"wandb": "wandb"}  # library -> distribution
 NO_EXTRA = {"torch"}  # which alone reads .pt files: the error there says so itself
-
-
-def promised():
-    """The distributions that setup.py promises: of the core, "", and of each extra."""
-    tree, names = ast.parse((ROOT / "setup.py").read_text()), {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            exec(compile(ast.Module([node], []), "setup.py", "exec"), names)
-    (call,) = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    given = {word.arg: word.value for word in call.keywords}
-    core, others = (
-        eval(compile(ast.Expression(given[name]), "setup.py", "eval"), names)
-        for name in ("install_requires", "extras_require")
-    )
-    return {extra: {normal(Requirement(line).name) for line in lines} for extra, lines in ({"": core} | others).items()}
 
 
 def imported():
@@ -47,7 +32,8 @@ def imported():
 
 def test_every_library_is_of_the_core_or_of_the_extra_that_is_told():
     distributions = metadata.packages_distributions() | {name: [of] for name, of in NOT_INSTALLED.items()}
-    has, told = promised(), {library: extra for extra, names in extras.LIBRARIES.items() for library in names}
+    has = {extra: {normal(each.name) for each in of} for extra, of in requirements().items()}
+    told = {library: extra for extra, names in extras.LIBRARIES.items() for library in names}
     libraries = set(imported()) - set(sys.stdlib_module_names) - {"posattn_jax", "configs", "load"} - NO_EXTRA
     assert told.keys() - libraries == {"flatbuffers", "importlib_resources", "wandb"}, "which others import"
     for library in libraries | told.keys():

@@ -131,7 +131,7 @@ def test_those_of_earlier_versions_are_read_and_told(tmp_path, caplog):
         path.unlink()
     assert restored_step(tmp_path) == 2
     assert restored_step(tmp_path, 1, read_only=True) == 1
-    assert f"checkpoint 2 is not verified: it has no {checksums.FILE}" in caplog.text
+    assert "checkpoint 2 is not verified" in caplog.text
     assert not (tmp_path / "unreadable").exists()
     save(tmp_path, 3, score=lambda step: -float(step))
     assert steps_of(tmp_path) == {1, 2, 3} and restored_step(tmp_path, 1) == 1, "the best is asked for"
@@ -144,7 +144,7 @@ def test_reading_only_changes_nothing(tmp_path):
     assert restored_step(tmp_path, 2, read_only=True) == 1
     checkpoints = Checkpoints(tmp_path, read_only=True)
     name = data_file(tmp_path, 2).relative_to(tmp_path / "checkpoints" / "2")
-    with pytest.raises(RunError, match=rf"checkpoint {tmp_path}/checkpoints/2 cannot be read: {name} has changed"):
+    with pytest.raises(RunError, match=rf"{tmp_path}/checkpoints/2 .*{name} has changed"):
         checkpoints.read_params(2)
     np.testing.assert_array_equal(checkpoints.read_params(1), make_state(1).params)
     checkpoints.close()
@@ -157,7 +157,7 @@ def test_a_score_that_has_changed_makes_no_best(tmp_path, caplog):
     path.write_text(path.read_text().replace("0.1", "0.9"))
     checkpoints = Checkpoints(tmp_path, read_only=True)
     assert checkpoints.best_step() == 2 and checkpoints.steps_to_average(2) == [2]
-    assert "the score of checkpoint 1 is left out: metrics/metrics has changed" in caplog.text
+    assert "checkpoint 1 is left out: metrics/metrics has changed" in caplog.text
     checkpoints.close()
 
 

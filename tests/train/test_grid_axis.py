@@ -150,12 +150,12 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
 def test_layers_that_cannot_be_cut_say_so(fields, obstacle):
     """Whether there are devices or not."""
     layer = make_layer(**fields)
-    with pytest.raises(ValueError, match=f'grid_axis="grid" does not support {obstacle}'):
+    with pytest.raises(ValueError, match=f'grid_axis="grid" .*{obstacle}'):
         jax.eval_shape(lambda key: layer.init(key, jnp.zeros((1, 6, 8)), (6,)), jax.random.key(0))
 
 
 def test_weights_of_a_cut_grid_are_not_returned():
-    with pytest.raises(ValueError, match='grid_axis="grid" does not support return_weights'):
+    with pytest.raises(ValueError, match='grid_axis="grid" .*return_weights'):
         jax.eval_shape(
             lambda key: make_layer().init(key, jnp.zeros((1, 6, 8)), (6,), return_weights=True), jax.random.key(0)
         )

@@ -30,5 +30,5 @@ def test_what_both_have_is_taken_and_a_head_of_the_same_labels(keeps_head):
     ids=["shape", "missing", "more", "nothing"],
 )
 def test_another_encoder_is_refused(trained, message):
-    with pytest.raises(InputError, match=f"task.pretrained=runs/x: another model: {message}$"):
+    with pytest.raises(InputError, match=f"task.pretrained=runs/x: .*{message}$"):
         taken_over(arrays(0.0, encoder_a=(2, 3), head_kernel=2), trained, False, "task.pretrained=runs/x")

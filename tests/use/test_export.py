@@ -92,9 +92,9 @@ def test_what_knows_positions_alone_is_folded(folder):
 
 def test_the_loader_refuses_what_is_wrong(folder, tmp_path):
     model = load(folder)
-    with pytest.raises(ValueError, match=r"pixels is float64 \(2, 8, 8, 1\): expected float32 \(2, 8, 8, 1\)"):
+    with pytest.raises(ValueError, match=r"pixels is float64 .*float32 \(2, 8, 8, 1\)"):
         model(np.zeros((2, 8, 8, 1)))
-    with pytest.raises(ValueError, match=r"pixels is float32 \(2, 8, 8\): expected float32 \(2, 8, 8, 1\)"):
+    with pytest.raises(ValueError, match=r"pixels is .*\(2, 8, 8\): .*\(2, 8, 8, 1\)"):
         model(np.zeros((2, 8, 8), np.float32))
     with pytest.raises(ValueError, match="2 inputs: expected pixels"):
         model(np.zeros((2, 8, 8, 1), np.float32), 1)
@@ -150,7 +150,7 @@ def test_other_models(tmp_path, fields):
 @pytest.mark.slow
 def test_runs_that_are_not_exported(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps(bert.get_config("tiny,test").to_dict()))
-    with pytest.raises(InputError, match="a run of task MaskedLanguageModelling: expected Classification or Sentence"):
+    with pytest.raises(InputError, match="MaskedLanguageModelling: .*Classification"):
         export.export(tmp_path)
     code, out, err = run_forked("--mode=export", f"--workdir={tmp_path / 'none'}", config=None)
     assert (code, out) == (2, "") and "no run there" in err and len(err.splitlines()) == 1

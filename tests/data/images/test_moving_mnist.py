@@ -88,10 +88,10 @@ def test_a_shift_keeps_training_and_test_apart():
 @pytest.mark.parametrize(
     "scene, message",
     [
-        (Stills(27), 'data.scene.canvas=27: expected at least 28 with shift="none"$'),
-        (Stills(55, "halves"), 'data.scene.canvas=55: expected at least 56 with shift="halves"$'),
-        (Clips(41), 'data.scene.canvas=41: expected at least 42 with shift="none" and frames=8$'),
-        (Clips(64, "halves"), 'data.scene.canvas=64: expected at least 84 with shift="halves" and frames=8$'),
+        (Stills(27), "data.scene.canvas=27: .*28"),
+        (Stills(55, "halves"), "data.scene.canvas=55: .*56"),
+        (Clips(41), "data.scene.canvas=41: .*42"),
+        (Clips(64, "halves"), "data.scene.canvas=64: .*84"),
     ],
     ids=str,
 )

@@ -88,7 +88,7 @@ def test_a_colour_of_16_bits(tmp_path):
     samples = make_samples(RGB, 16)
     samples[3, 4] = 0x1200, 0x3400, 0x5600
     path = write(tmp_path / "a.png", RGB, 16, samples, b"\x12\x01\x34\x02\x56\x03")
-    with pytest.raises(InputError, match=r"^.*a.png: cannot be read .* \(a transparent colour of 16 bits .*\)$"):
+    with pytest.raises(InputError, match=r"a.png: .*transparent colour of 16 bits"):
         image_files.read(path, 16, 16, 3)
     path = write(tmp_path / "a.png", RGB, 16, samples, b"\x12\x00\x34\x00\x57\x00")
     np.testing.assert_array_equal(image_files.read(path, 16, 16, 3), samples >> 8)

@@ -49,7 +49,7 @@ def test_a_folder_is_divided_by_the_seed(tmp_path, capsys):
     again, other = data.load(Reading(1)), data.load(Reading(2))
     assert np.array_equal(again["train"].images.labels, sources["train"].images.labels)
     assert not np.array_equal(other["validation"].images.images, sources["validation"].images.images)
-    assert "train: malformed images that are left out: 1, next to 24" in capsys.readouterr().out
+    assert "left out: 1, next to 24" in capsys.readouterr().out
     assert set(data.files()) >= {"data.dir/across/000.png", "data.dir/along/wide.jpg"} and len(data.files()) == 25
 
 
@@ -72,9 +72,9 @@ def test_a_run_keeps_its_classes(tmp_path):
     assert data.classes_of(workdir) == made_own.CLASSES
     assert data.empty(workdir).knows == {"input_shape": (4, 4), "num_channels": 3, "num_classes": 2}
     (folder / "train" / "across").rename(folder / "train" / "above")
-    with pytest.raises(InputError, match=r'above/deep/0.png: label "above": expected one of the training data, across'):
+    with pytest.raises(InputError, match='0.png: label "above": .*across'):
         data.load(Reading(1, workdir=workdir))
-    with pytest.raises(InputError, match="has no own_data.json, which says what its classes are"):
+    with pytest.raises(InputError, match="no own_data.json"):
         data.empty(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_wrong_folders(tmp_path, capsys):
         image_folder(folder).load(Reading(1))
     capsys.readouterr()
     assert len(image_folder(folder, malformed="skip").load(Reading(1))["train"]) == 3
-    assert capsys.readouterr().out.startswith(f"data.dir: left out: {folder}/Test: is no part: expected dev, ")
+    assert capsys.readouterr().out.startswith(f"data.dir: left out: {folder}/Test: ")
     (folder / "Test").rmdir()
     (folder / "train").rename(folder / "training")
     (folder / "training").rename(folder.parent / f"{folder.name}_training")
@@ -116,7 +116,7 @@ def test_wrong_folders(tmp_path, capsys):
     (folder.parent / f"{folder.name}_training").rename(folder / "train")
     for path in (folder / "val").rglob("*.png"):
         path.write_bytes(b"")
-    with pytest.raises(InputError, match="malformed images: 2, which data.malformed=skip leaves out"):
+    with pytest.raises(InputError, match="malformed images: 2, .*data.malformed=skip"):
         image_folder(folder).load(Reading(1))
     with pytest.raises(InputError, match="the validation part has no images"):
         image_folder(folder, malformed="skip").load(Reading(1))
@@ -220,23 +220,23 @@ def test_wrong_arrays(tmp_path, changed, message):
 
 
 def test_wrong_files(tmp_path):
-    with pytest.raises(InputError, match=r"nothing to train on \(expected a file, or a folder with train.npz\)"):
+    with pytest.raises(InputError, match="nothing to train on .*train.npz"):
         Arrays(str(tmp_path)).load(Reading(1))
     path = saved(tmp_path, **GOOD)
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(InputError, match=one_line(rf"{path}: cannot be read as .npz \(.*")):
         Arrays(str(path)).load(Reading(1))
     np.save(tmp_path / "one.npy", LABELS)
-    with pytest.raises(InputError, match="one.npy: expected a .npz file, of several arrays"):
+    with pytest.raises(InputError, match="one.npy: .*npz"):
         Arrays(str(tmp_path / "one.npy")).load(Reading(1))
-    with pytest.raises(InputError, match=r"arrays of \[5, 6\]: expected data.num_dims=3, and channels or none"):
+    with pytest.raises(InputError, match=r"\[5, 6\]: .*data.num_dims=3"):
         Arrays(str(saved(tmp_path, **GOOD)), num_dims=3).load(Reading(1))
     saved(tmp_path, "train.npz", **GOOD)
     saved(tmp_path, "test.npz", **GOOD | {"images": numbers(10, 6, 5)})
-    with pytest.raises(InputError, match=r"test.npz: arrays of uint8 \[6, 5\]: expected uint8 \[5, 6, 1\], as the run"):
+    with pytest.raises(InputError, match=r"test.npz: .*\[6, 5\]: .*\[5, 6, 1\]"):
         Arrays(str(tmp_path)).load(Reading(1, evaluates=True))
     saved(tmp_path, "test.npz", **GOOD | {"labels": LABELS + 1})
-    with pytest.raises(InputError, match=r'test.npz: row 1: label "2": expected one of the training data, 0, 1 \(malf'):
+    with pytest.raises(InputError, match='test.npz: row 1: label "2": .*0, 1'):
         Arrays(str(tmp_path)).load(Reading(1, evaluates=True))
     skipped = Arrays(str(tmp_path), malformed="skip").load(Reading(1, evaluates=True))
     assert len(skipped["test"]) == 5

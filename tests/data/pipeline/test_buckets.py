@@ -139,11 +139,9 @@ def test_padded_length(length, padded):
 
 
 def test_what_cannot_be_ordered(unchecked):
-    with pytest.raises(
-        InputError, match="^train.batch_size=11: expected at least 1 times the longest of data.buckets, 12$"
-    ):
+    with pytest.raises(InputError, match="^train.batch_size=11: .*12"):
         order(tokens=11)
-    with pytest.raises(InputError, match=r"^data.buckets=\(4, 6, 12\): no training example fits into the longest$"):
+    with pytest.raises(InputError, match=r"^data.buckets=\(4, 6, 12\): .*fits"):
         order(lengths=LENGTHS[:0])
     with pytest.raises(ValueError, match="length 13 is in none of the buckets"):
         order(lengths=np.array([13]))

@@ -43,9 +43,7 @@ def test_data_may_move(tmp_path, files):
     moved = checksums.below(elsewhere, [elsewhere / "train.tsv", elsewhere / "more" / "test.tsv"])
     checksums.check(moved, tmp_path / "run")
     del moved["data.dir/more/test.tsv"]
-    with pytest.raises(
-        InputError, match="^data.dir/more/test.tsv, which the run in .* began with, is not there: put it"
-    ):
+    with pytest.raises(InputError, match="^data.dir/more/test.tsv, .*not there"):
         checksums.check(moved, tmp_path / "run")
     checksums.check(moved, tmp_path / "run", evaluates=True)
 
@@ -56,7 +54,7 @@ def test_another_file_is_told(tmp_path, files, caplog):
     more.write_text("what comes later")
     now = {**files, "data.dir/more.tsv": more}
     checksums.check(now, run)
-    assert f"{more} was not read when this run began: it is not verified" in caplog.text
+    assert f"{more} was not read" in caplog.text
     checksums.save(now, run)
     flip_a_bit(more)
     with pytest.raises(InputError, match="more.tsv has changed"):
@@ -66,5 +64,5 @@ def test_another_file_is_told(tmp_path, files, caplog):
 def test_what_cannot_be_read_is_named(tmp_path, files):
     checksums.save(files, tmp_path)
     (tmp_path / checksums.FILE).write_text('{"data.dir')
-    with pytest.raises(InputError, match=f"{checksums.FILE}: cannot be read .*delete it, and the data is not verif"):
+    with pytest.raises(InputError, match=f"{checksums.FILE}: cannot be read .*delete it"):
         checksums.check(files, tmp_path)

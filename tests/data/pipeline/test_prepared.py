@@ -55,7 +55,7 @@ def test_describes_a_prepared_set(folder):
 
 
 def test_missing_set_is_told_at_once(tmp_path):
-    with pytest.raises(InputError, match='tfds set "mnist" is not prepared in data.dir=.*extra "prepare"'):
+    with pytest.raises(InputError, match='tfds set "mnist" .*extra "prepare"'):
         prepared.images("mnist", tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_a_set_names_no_module_to_import(folder, tmp_path, monkeypatch, key):
     described = json.loads(path.read_text())
     described["featuresDict"]["features"]["image"] = {key: "evil_features.Image"}
     path.write_text(json.dumps(described))
-    with pytest.raises(InputError, match=f'{path}: names the class "evil_features.Image"'):
+    with pytest.raises(InputError, match=f'{path}: .*"evil_features.Image"'):
         prepared.images("squares", tmp_path / "data")
     path.write_text(path.read_text()[:50])
     with pytest.raises(InputError, match=f"{path}: cannot be read"):

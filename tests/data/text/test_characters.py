@@ -54,7 +54,7 @@ def test_a_validation_part_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     "content, name, expected",
     [
-        (b"0123456789", "a.txt", r"data.dir=.*: 10 bytes: expected 21 for data.length=10"),
+        (b"0123456789", "a.txt", r"10 bytes: .*21 .*data.length=10"),
         (gzip.compress(b"x" * 999)[:-9], "a.txt.gz", r"a.txt.gz: cannot be read"),
         (b"x" * 99, "a.md", "no text there"),
     ],
@@ -68,5 +68,5 @@ def test_text_that_cannot_be_read(tmp_path, content, name, expected):
 
 @pytest.mark.parametrize("field, value", [("length", 1), ("validation_limit", -1)])
 def test_fields_out_of_range(field, value):
-    with pytest.raises(ValueError, match=f"{field}={value}: expected at least"):
+    with pytest.raises(ValueError, match=f"{field}={value}"):
         Characters(**{field: value})

@@ -194,14 +194,14 @@ def test_a_file_without_an_example(tmp_path, subwords):
 @pytest.mark.parametrize("score", ["6", "-0.1", "nan", "x", ""])
 def test_scores_are_from_0_to_5(tmp_path, subwords, score):
     write_tsv(tmp_path / "STS-B" / "train.tsv", [("sentence1", "sentence2", "score"), (A, B, score)])
-    with pytest.raises(InputError, match="line 2: score=.*expected a number from 0 to 5"):
+    with pytest.raises(InputError, match="line 2: score=.* 0 to 5"):
         load("stsb", tmp_path, "train", subwords)
 
 
 def test_what_is_not_there(tmp_path, subwords, unchecked):
     with pytest.raises(InputError, match="train.tsv is missing"):
         load("rte", tmp_path, "train", subwords)
-    with pytest.raises(InputError, match='data.name="sst": expected one of GLUE\'s tasks: cola, sst2'):
+    with pytest.raises(InputError, match='data.name="sst": .*cola, sst2'):
         load("sst", tmp_path, "train", subwords)
 
 

@@ -31,7 +31,7 @@ def test_every_number_has_words_of_its_own():
 
 @pytest.mark.parametrize("number, language", [(-1, "en"), (1000, "de"), (3, "fr")])
 def test_others_are_refused(number, language):
-    with pytest.raises(ValueError, match=f'number={number}, language="{language}": expected 0 to 999'):
+    with pytest.raises(ValueError, match=f'number={number}, language="{language}"'):
         number_words.words(number, language)
 
 

@@ -108,9 +108,9 @@ def test_a_small_text_has_the_subwords_that_it_has(tmp_path, capsys):
     path, reading = write_table(tmp_path / "a.tsv", HEADER, labelled(300)), Reading(1, tmp_path / "cache")
     for _ in range(2):  # the second is from the cache
         size = SentenceFiles(str(path)).load(reading)["train"].knows["vocabulary_size"]
-        assert f"data.vocabulary_size=4096: the text allows at most {size}, which are taken" in capsys.readouterr().out
+        assert f"data.vocabulary_size=4096: the text allows at most {size}" in capsys.readouterr().out
     assert 50 < size < 4096
-    with pytest.raises(InputError, match="data.vocabulary_size=9: the text allows at least"):
+    with pytest.raises(InputError, match="data.vocabulary_size=9: .*at least"):
         SentenceFiles(str(path), vocabulary_size=9).load(reading)
 
 
@@ -126,13 +126,11 @@ def test_a_run_keeps_its_labels(tmp_path, run):
             write_table(folder / f"{part}.tsv", HEADER, [(A, "yes")] * number)
         return SentenceFiles(str(folder)).load(Reading(1, workdir=workdir, evaluates=True))
 
-    with pytest.raises(
-        InputError, match="the validation part has 4 rows: expected at most 3, the most that a part had"
-    ):
+    with pytest.raises(InputError, match="4 rows: .*at most 3"):
         evaluated_on(tmp_path / "more", 4)
     assert len(evaluated_on(tmp_path / "less", 3)["validation"]) == 3
     write_table(path, HEADER, [(A, "yes"), (B, "maybe")])
-    with pytest.raises(InputError, match=r'a.tsv: line 3: label "maybe": expected one of the training data, no, yes'):
+    with pytest.raises(InputError, match='a.tsv: line 3: label "maybe": .*no, yes'):
         data.load(Reading(1, workdir=workdir, evaluates=True))
 
 
@@ -159,11 +157,11 @@ MALFORMED = [
 def test_malformed_rows(tmp_path, run, capsys, suffix, row, message):
     path = write_table(tmp_path / f"a{suffix}", HEADER, [(A, "yes"), (B, "no")])
     path.write_bytes(path.read_bytes() + row + b"\n")
-    with pytest.raises(InputError, match=rf"\A{path}: {message} \(malformed rows: 1, which data.malformed=skip"):
+    with pytest.raises(InputError, match=rf"\A{path}: {message} .*malformed rows: 1"):
         load(path, run)
     sources = load(path, run, malformed="skip")
     assert len(sources["train"]) + len(sources["validation"]) == 2
-    assert "train: malformed rows that are left out: 1, next to 2" in capsys.readouterr().out
+    assert "left out: 1, next to 2" in capsys.readouterr().out
 
 
 def test_every_malformed_row_is_told(tmp_path, run, capsys):
@@ -206,38 +204,34 @@ def test_a_label_that_is_no_number_is_malformed_among_numbers(tmp_path, run):
 def test_labels_that_nothing_was_trained_on(tmp_path, run):
     write_table(tmp_path / "train.tsv", HEADER, [(A, "yes"), (B, "no")])
     path = write_table(tmp_path / "val.csv", HEADER, [(A, "yes"), (B, "maybe")])
-    with pytest.raises(
-        InputError, match=rf'\A{path}: line 3: label "maybe": expected one of the training data, no, yes'
-    ):
+    with pytest.raises(InputError, match=rf'\A{path}: line 3: label "maybe"'):
         load(tmp_path, run)
     assert len(load(tmp_path, run, malformed="skip")["validation"]) == 1
     write_table(path, HEADER, [(A, "nan")])
     write_table(tmp_path / "train.tsv", HEADER, [(A, "1.5"), (B, "2")])
-    with pytest.raises(InputError, match=rf'\A{path}: line 2: label "nan": expected a finite number'):
+    with pytest.raises(InputError, match=rf'\A{path}: line 2: label "nan"'):
         load(tmp_path, run)
 
 
 def test_wrong_files(tmp_path, run):
-    with pytest.raises(InputError, match="nothing to train on .*train.tsv, train.csv, train.jsonl"):
+    with pytest.raises(InputError, match="nothing to train on .*train.jsonl"):
         load(tmp_path, run)
     path = write_table(tmp_path / "a.txt", HEADER, [])
-    with pytest.raises(InputError, match="expected a name that ends with .tsv, .csv, .jsonl"):
+    with pytest.raises(InputError, match="expected .*.tsv, .csv, .jsonl"):
         load(path, run)
     path = write_table(tmp_path / "a.tsv", ("text", "label"), [(A, "yes")])
-    with pytest.raises(InputError, match=r'a.tsv: line 1: no column "sentence" \(it has text, label\)'):
+    with pytest.raises(InputError, match=r'a.tsv: line 1: .*"sentence" .*text, label'):
         load(path, run)
-    with pytest.raises(InputError, match=r'a.tsv: classes: 1 \("yes"\): expected at least 2'):
+    with pytest.raises(InputError, match=r'a.tsv: classes: 1 \("yes"\)'):
         load(path, run, sentences=("text",))
     write_table(path, HEADER, [])
     with pytest.raises(InputError, match="the train part has no rows"):
         load(path, run)
     write_table(path, HEADER, [(A, "1.5"), (B, "2")])
-    with pytest.raises(InputError, match='data.metric="accuracy": expected correlation with labels that are numbers'):
+    with pytest.raises(InputError, match='data.metric="accuracy": .*correlation'):
         load(path, run, metric="accuracy")
     write_table(path, HEADER, [(A, "x"), (B, "y"), (C, "z")])
-    with pytest.raises(
-        InputError, match='data.metric="accuracy_f1": expected accuracy, matthews with labels that are 3'
-    ):
+    with pytest.raises(InputError, match='data.metric="accuracy_f1": .*matthews'):
         load(path, run, metric="accuracy_f1")
-    with pytest.raises(ValueError, match=r"sentences=\(\): expected the names of one or two columns"):
+    with pytest.raises(ValueError, match=r"sentences=\(\)"):
         SentenceFiles(sentences=())

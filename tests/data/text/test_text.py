@@ -42,7 +42,7 @@ def test_damaged_text_is_told_with_file_and_line(tmp_path):
     with pytest.raises(InputError, match=r"bad.txt: line 2 is no UTF-8"):
         list(text_files.lines([bad]))
     cut.write_bytes(gzip.compress("\n".join(map(str, range(9999))).encode())[:-20])
-    with pytest.raises(InputError, match=r"cut.txt.gz: cannot be read after line \d+"):
+    with pytest.raises(InputError, match=r"cut.txt.gz: .*line \d+"):
         list(text_files.lines([cut]))
 
 
@@ -59,7 +59,7 @@ def test_tokenizer(subwords):
 @pytest.mark.parametrize("size, message", [(5000, "at most [0-9]+$"), (8, "at least [0-9]+$")])
 def test_a_vocabulary_that_the_text_does_not_allow(monkeypatch, size, message):
     monkeypatch.setattr(tokenizer, "SMALL_LINES", 200)
-    with pytest.raises(InputError, match=f"data.vocabulary_size={size}: the text allows {message}"):
+    with pytest.raises(InputError, match=f"data.vocabulary_size={size}: .*{message}"):
         tokenizer.train(sentences(0, 300), size)
 
 
@@ -111,7 +111,7 @@ def test_a_run_keeps_its_tokenizer(tmp_path, subwords):
     assert tokenizer.of_run(tmp_path).sha256 == subwords.sha256
     assert (tmp_path / "tokenizer.sha256").read_text() == f"{subwords.sha256}  tokenizer.model\n"
     other = tokenizer.train(sentences(1, 300), 50)
-    with pytest.raises(InputError, match=f"has the SHA-256 {subwords.sha256[:12]}.*now {other.sha256[:12]}"):
+    with pytest.raises(InputError, match=f"{subwords.sha256[:12]}.*now {other.sha256[:12]}"):
         tokenizer.check(other, tmp_path)
     other.save(tmp_path / "tokenizer.model")
     with pytest.raises(InputError, match="is not the tokenizer of this run"):

@@ -60,9 +60,7 @@ def test_with_the_tokenizer_of_a_bert_punctuation_marks_are_words():
 def test_words_of_every_token(tmp_path, subwords, capsys):
     """Of the sentences that have three different words before the last, upper case or lower; others are counted."""
     source = of_lines(tmp_path, subwords, [KEPT[0], *LEFT_OUT, "", KEPT[1]])
-    assert "4 of 6 sentences have fewer than 3 different words before the last: they are left out" in (
-        capsys.readouterr().out
-    )
+    assert "4 of 6 sentences have fewer than 3 different words" in (capsys.readouterr().out)
     assert len(source) == 2 and source.num_cut == 0
     for number, line in enumerate(KEPT):
         batch, tokens, words = source.batch(np.array([number])), [CLS], [0]
@@ -84,7 +82,7 @@ def test_what_is_cut_has_three_words_before_the_last(tmp_path, subwords):
     source = of_lines(tmp_path, subwords, [KEPT[0]], length=enough)
     assert source.num_cut == 1 and source.batch(np.array([0]))["words"][0, -1] == 4
     data = Words(str(tmp_path / "text"), vocabulary_size=60, length=enough - 1)
-    with pytest.raises(InputError, match=r"a.txt: all 1 sentences have fewer than 3 different words before the last$"):
+    with pytest.raises(InputError, match=r"a.txt: all 1 sentences .*3 different words"):
         data.read([tmp_path / "text" / "a.txt"], subwords, tmp_path / "cache")
 
 
@@ -104,5 +102,5 @@ def test_load_splits_by_seed_and_reads_again_what_is_cached(tmp_path, capsys):
 def test_a_single_sentence_cannot_be_split(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join([KEPT[0], *LEFT_OUT * 9]))
     data = Words(str(tmp_path), vocabulary_size=26, length=40)
-    with pytest.raises(InputError, match=f"^data.dir={tmp_path}: expected at least 2 sentences, to be split$"):
+    with pytest.raises(InputError, match=f"^data.dir={tmp_path}: .*2 sentences"):
         data.load(Reading(1, tmp_path / "cache"))

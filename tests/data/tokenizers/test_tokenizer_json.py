@@ -52,7 +52,7 @@ def test_a_run_keeps_it(subwords, tmp_path):
     np.testing.assert_array_equal(kept.encode(["a ship"])[0], subwords.encode(["a ship"])[0])
     assert (tmp_path / "run" / "tokenizer.sha256").read_text() == f"{subwords.sha256}  tokenizer.json\n"
     (tmp_path / "run" / "tokenizer.json").write_text((MADE / "tokenizer.json").read_text() + "\n")
-    with pytest.raises(InputError, match=r"tokenizer.json: is not the tokenizer of this run"):
+    with pytest.raises(InputError, match=r"not the tokenizer of this run"):
         tokenizer.of_run(tmp_path / "run")
 
 
@@ -76,14 +76,14 @@ def test_a_piece_may_be_another_end_of_a_line(tmp_path):
 @pytest.mark.parametrize(
     "name, text, message",
     [
-        ("other.txt", "", "no tokenizer there: expected tokenizer.json or vocab.txt"),
+        ("other.txt", "", "expected tokenizer.json or vocab.txt"),
         (
             "vocab.txt",
             "[PAD]\n[UNK]\n[CLS]\nthe\n",
-            r"vocab.txt: no vocabulary of a BERT \(it has no \[SEP\], \[MASK\]\)",
+            r"vocab.txt: .*\[SEP\], \[MASK\]",
         ),
-        ("tokenizer.json", "{}", "tokenizer.json: no tokenizer of a BERT can be read there"),
-        ("tokenizer.json", None, r"tokenizer.json: no tokenizer of a BERT .*\(it has no \[CLS\]\)"),
+        ("tokenizer.json", "{}", "tokenizer.json: .*can be read there"),
+        ("tokenizer.json", None, r"tokenizer.json: .*\[CLS\]"),
     ],
 )
 def test_no_tokenizer_of_a_bert(tmp_path, name, text, message):

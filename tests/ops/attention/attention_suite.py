@@ -568,5 +568,5 @@ class FusedTpuSuite(KernelSuite):
         ids=["weights", "dropout", "mask", "segments", "causal dimension"],
     )
     def test_what_needs_all_pairs_is_refused(self, options, named):
-        with pytest.raises(ValueError, match=f'implementation="fused" does not support {named}'):
+        with pytest.raises(ValueError, match=f'implementation="fused" .*{named}'):
             self.attend(make_inputs((2, 2), dtype=np.float32), (2, 2), **options)

@@ -109,7 +109,7 @@ def test_bad_factor(suite):
     gradient = jax.jit(jax.grad(lambda sigma: traced(sigma).sum()))
     singular, unknown = jnp.ones((1, 3, 3)).at[0, 1, 1].set(0), jnp.ones((1, 3, 3)).at[0, 2, 0].set(jnp.nan)
     for bad in (singular, unknown):
-        with pytest.raises(ValueError, match="sigma=.*: expected finite values, other than 0 on the diagonal"):
+        with pytest.raises(ValueError, match="sigma=.*finite"):
             suite.attend(inputs | {"sigma": bad}, shape)
     assert np.isnan(traced(unknown)).all()
     np.testing.assert_allclose(traced(jnp.zeros((1, 3, 3))), inputs["value"], atol=1e-6)
@@ -119,5 +119,5 @@ def test_bad_factor(suite):
 
 def test_bad_shape(unchecked):
     inputs = make_inputs((3, 2), dtype=np.float32)
-    with pytest.raises(ValueError, match=r"\(3, 2, 2\): expected \(2,\) or \(2, 2\) or \(1, 2, 2\) or \(2, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"\(3, 2, 2\): .*\(2,\) or \(2, 2\)"):
         implementation("auto").attend(inputs | {"sigma": jnp.ones((3, 2, 2))}, (3, 2))

@@ -49,7 +49,7 @@ def test_values_and_gradients(float64, implementation, grid_shape, dilation, opt
 @pytest.mark.parametrize("dilation", [(2,), (0, 1)], ids=str)
 def test_steps_that_do_not_fit(dilation):
     x = jnp.ones((1, 6, 1, 2))
-    with pytest.raises(ValueError, match=r"dilation=.*expected 2 steps of at least 1, one per dimension"):
+    with pytest.raises(ValueError, match=r"dilation=.* 2 steps"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=dilation)
 
 
@@ -57,5 +57,5 @@ def test_pairs_have_no_coarse_grid():
     x = jnp.ones((1, 6, 1, 2))
     with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support mask"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), mask=jnp.ones((1, 1, 6, 6), bool))
-    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support return_weights"):
+    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) .*return_weights"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), return_weights=True)

@@ -29,5 +29,5 @@ def test_kernels_alone_import_pallas():
 
 def test_a_platform_without_kernels_is_refused():
     x = jnp.ones((1, 4, 2, 8))
-    with pytest.raises(ValueError, match=r'no kernel for platform "cpu": expected one of gpu, tpu'):
+    with pytest.raises(ValueError, match=r'platform "cpu": .*gpu, tpu'):
         relative_attention(x, x, x, grid_shape=(4,), implementation="fused")

@@ -164,16 +164,16 @@ def test_a_traced_span_over_its_bound_is_nan():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"axis_name": "rows"}, r'axis_name="rows": expected an axis of the mesh in scope, which has \(\'grid\',\)'),
+        ({"axis_name": "rows"}, r'axis_name="rows": .*grid'),
         (
             {"implementation": "patch"},
-            'implementation="patch": expected one of auto, dense, fused, native, tiled where the grid is cut',
+            'implementation="patch": .*tiled',
         ),
-        ({"sigma": None}, "sigma is None: expected a span, which limits what devices exchange"),
-        ({"sigma": np.array([0.5])}, r"span_bound=\(2,\): smaller than the half-span \(8,\)"),
-        ({"span_bound": (2, 2)}, r"span_bound=\(2, 2\): expected 1 half-spans"),
-        ({"relative_encoding": np.ones((3, H, D))}, r"relative_encoding has shape \(3, 2, 2\): expected \(5, 2, 2\)"),
-        ({"key": np.ones((B, 8, H, D))}, r"key has shape \(2, 8, 2, 2\): expected \(2, 9, 2, 2\)"),
+        ({"sigma": None}, "sigma is None"),
+        ({"sigma": np.array([0.5])}, r"span_bound=\(2,\): .*\(8,\)"),
+        ({"span_bound": (2, 2)}, r"span_bound=\(2, 2\)"),
+        ({"relative_encoding": np.ones((3, H, D))}, r"relative_encoding .*\(3, 2, 2\): .*\(5, 2, 2\)"),
+        ({"key": np.ones((B, 8, H, D))}, r"key .*\(2, 8, 2, 2\): .*\(2, 9, 2, 2\)"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -192,7 +192,7 @@ def test_all_gather_is_announced_once(caplog):
         for bound in ((7,), (8,), (8,)):
             jax.eval_shape(lambda x, bound=bound: halo_attention(**x, grid_shape=(16,), span_bound=bound), inputs)
     (record,) = caplog.records
-    assert "half-span of up to 8 rows and 4 rows per device, halos would send 12 rows in 2 hops" in record.getMessage()
+    assert "12 rows in 2 hops" in record.getMessage()
     assert "an all-gather of 12 rows is cheaper" in record.getMessage()
 
 
@@ -276,7 +276,7 @@ def test_memory_of_a_volume_on_eight_devices(backward):
 def test_weights_of_a_cut_grid_are_refused(unchecked):
     inputs = make_inputs((8,), dtype=np.float32)
     inputs = {name: jnp.asarray(x) for name, x in inputs.items()} | {"sigma": jnp.array([0.1])}
-    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention does not support return_weights"):
+    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention .*return_weights"):
         halo_attention(**inputs, grid_shape=(8,), return_weights=True)
 
 

@@ -67,7 +67,7 @@ def test_symbolic_positions_are_refused(unchecked):
     b, t = export.symbolic_shape("b, t")
     layer = PositionalSelfAttention(num_heads=2)
     variables = jax.eval_shape(lambda: layer.init(jax.random.key(0), jnp.ones((1, 5, 8))))
-    with pytest.raises(ValueError, match=r"grid_shape=\(t,\) has a symbolic size: expected plain numbers"):
+    with pytest.raises(ValueError, match=r"grid_shape=\(t,\) .*plain numbers"):
         export.export(jax.jit(layer.apply))(variables, jax.ShapeDtypeStruct((b, t, 8), jnp.float32))
 
 
@@ -125,7 +125,7 @@ def test_what_is_like_an_array(unchecked, name):
 
 
 def test_lengths_of_another_batch_are_refused(unchecked):
-    with pytest.raises(ValueError, match=r"key_value_seq_lengths has shape \(3,\): expected \(2,\)"):
+    with pytest.raises(ValueError, match=r"key_value_seq_lengths .*\(3,\): .*\(2,\)"):
         relative_attention(**inputs_of(2), grid_shape=GRID, key_value_seq_lengths=[1, 2, 3])
 
 

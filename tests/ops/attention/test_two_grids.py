@@ -94,17 +94,17 @@ def test_equal_grids_are_one(shape):
     [
         (
             {"implementation": "tiled"},
-            r'query_grid_shape=\(2,\), which is not .*, does not support implementation="tiled"',
+            r'query_grid_shape=\(2,\), .*implementation="tiled"',
         ),
-        ({"implementation": "factorised"}, 'does not support implementation="factorised"'),
+        ({"implementation": "factorised"}, 'implementation="factorised"'),
         ({"is_causal": True}, "does not support is_causal"),
         ({"segment_ids": np.zeros((1, 4), np.int32)}, "does not support segment_ids"),
         ({"dilation": (2,)}, "does not support dilation"),
         ({"span_bound": (3,)}, "does not support span_bound"),
-        ({"query_grid_shape": (2, 1)}, r"query_grid_shape=\(2, 1\): expected 1 sizes, as grid_shape=\(4,\)"),
+        ({"query_grid_shape": (2, 1)}, r"query_grid_shape=\(2, 1\): .*grid_shape=\(4,\)"),
         (
             {"query_grid_shape": (3,)},
-            r"query has shape .*: expected \(1, 3, 2, 2\) for grid_shape=\(4,\) and query_grid",
+            r"query .*: .*\(1, 3, 2, 2\) .*query_grid",
         ),
     ],
 )

@@ -124,9 +124,9 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"grid_shape": (3,)}, r"query has shape \(2, 4, 2, 3\): expected \(2, 3, 2, 3\) for grid_shape=\(3,\)$"),
-        ({"num_class_tokens": 1}, r"expected \(2, 5, 2, 3\) for grid_shape=\(4,\) and num_class_tokens=1"),
-        ({"limit": (1, 1)}, r"limit=\(1, 1\): expected 1 half-spans of at least 0"),
+        ({"grid_shape": (3,)}, r"query .*\(2, 4, 2, 3\): .*\(2, 3, 2, 3\)"),
+        ({"num_class_tokens": 1}, r"\(2, 5, 2, 3\) .*num_class_tokens=1"),
+        ({"limit": (1, 1)}, r"limit=\(1, 1\)"),
         ({"pair_scores": np.zeros((2, H, 4, 3))}, "pair_scores has shape"),
         (
             dict.fromkeys(("key", "content_bias", "position_bias", "relative_encoding", "relative_bias")),
@@ -134,7 +134,7 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
         ),
         ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs dropout_rng"),
         ({"sigma": np.array([0.0])}, "sigma"),
-        ({"key_mask": np.zeros((2, 4), np.float32)}, "key_mask has dtype float32: expected bool"),
+        ({"key_mask": np.zeros((2, 4), np.float32)}, "key_mask has dtype float32"),
     ],
 )
 def test_bad_arguments(unchecked, options, message):

@@ -210,7 +210,7 @@ def test_without_a_compiler_a_line_says_so_once(inputs, monkeypatch, tmp_path, c
     np.testing.assert_allclose(outputs[0], expected, rtol=1e-4, atol=1e-5)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and reason in record.message
-    with pytest.raises(ValueError, match='implementation="native" does not support this CPU'):
+    with pytest.raises(ValueError, match='implementation="native" .*CPU'):
         attend(inputs)
 
 

@@ -90,7 +90,7 @@ def test_a_device_without_kernels(gpu, monkeypatch, capability, told):
 
 def test_what_is_refused_says_so(gpu):
     x = jnp.ones((1, 4, 1, 300))
-    with pytest.raises(ValueError, match='implementation="fused" does not support 300 features a head, of at most 256'):
+    with pytest.raises(ValueError, match='implementation="fused" .*300 features'):
         relative_attention(x, x, x, grid_shape=(4,), implementation="fused")
 
 
@@ -187,9 +187,9 @@ def test_kernels_that_are_wrong_are_told_once(monkeypatch, device, caplog):
     monkeypatch.setattr(kernel, "made", functools.partial(other_kernel, wrong=0.5))
     for _ in range(2):
         told = kernel.obstacle(make_problem(), "8.9")
-    assert told is not None and told.startswith("this GPU (the compiled kernel is not right: sigma by ")
+    assert told is not None and told.startswith("this GPU (the compiled kernel is not right: sigma")
     (record,) = caplog.records
-    assert record.levelno == logging.WARNING and "with 8 features of float32 fails its check" in record.message
+    assert record.levelno == logging.WARNING and "8 features of float32 fails" in record.message
     assert kernel.find(make_problem(), [device]) is None
 
 

@@ -203,7 +203,7 @@ class TestNvrtc:
 
     def test_an_error_is_the_line_that_says_so(self, kernels):
         (kernels / "kernel.cu").write_text('#include "device.h"\nDEVICE int f() { return nothing; }\n')
-        with pytest.raises(RuntimeError, match=r'^NVRTC: kernel.cu\(2\): error: identifier "nothing" is undefined$'):
+        with pytest.raises(RuntimeError, match=r'^NVRTC: kernel.cu\(2\): .*"nothing"'):
             library.compile_program((), "9.0")
 
     def test_the_newest_architecture_that_runs(self, monkeypatch):
