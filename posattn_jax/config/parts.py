@@ -137,7 +137,8 @@ def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dic
         given = {f"{path}.{name}": each for name, each in value.items() if each is not None}
         built = {where: _built(each, where, known, dtypes) for where, each in given.items()}
         named = {where.rpartition(".")[2]: each for where, each in built.items()}
-        found = named if _takes_names(field.type) else tuple(named.values())
+        takes_names = any(typing.get_origin(each) is Mapping for each in _alternatives(field.type))
+        found = named if takes_names else tuple(named.values())
     elif isinstance(value, str) and _takes_function(field.type):
         return _named(FUNCTIONS, value, path)
     elif isinstance(value, list | tuple):
@@ -267,10 +268,6 @@ def _takes_function(hint: Any) -> bool:
         each is Callable or typing.get_origin(each) is Callable or getattr(each, "__name__", "") == "Initializer"
         for each in _alternatives(hint)
     )
-
-
-def _takes_names(hint: Any) -> bool:
-    return any(typing.get_origin(each) is Mapping for each in _alternatives(hint))
 
 
 def _fits(value: Any, hint: Any) -> bool:

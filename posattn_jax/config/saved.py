@@ -33,14 +33,11 @@ def check_version(config: Any, workdir: pathlib.Path) -> None:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
-def _adam_before(saved: dict[str, Any]) -> dict[str, Any]:
-    return {"clips_spans": bool(saved.get("clip_norm"))}  # what was clipped, was clipped with spans
-
-
 # Fields that classes have got since, and what their classes did before, which is not their defaults: by kind, as it is
 # saved, a function of a saved part.
 BEFORE = {
-    "posattn_jax.train.optimizer:Adam": _adam_before,
+    # what was clipped, was clipped with spans
+    "posattn_jax.train.optimizer:Adam": lambda saved: {"clips_spans": bool(saved.get("clip_norm"))},
     "posattn_jax.train.settings:Settings": lambda saved: {"merged_batches": "no"},
 }
 

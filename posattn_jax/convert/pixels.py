@@ -38,7 +38,8 @@ def scale_of(weights: Weights, num_channels: int) -> Scale:
         raise InputError(f"{where}: expected do_rescale with a rescale_factor of 1 / 255")
     if not config.get("do_normalize", True):
         return Scale((0.0,), (1.0,))
-    of_timm, found = _of_timm(weights), Scale()
+    of_timm = weights.setting("pretrained_cfg", {}) or weights.config  # which is all of it in older files
+    found = Scale()
     for field, ours, theirs in (("mean", "image_mean", "mean"), ("deviation", "image_std", "std")):
         for config_of, name, path in ((of_timm, theirs, where.with_name(CONFIG)), (config, ours, where)):
             if config_of.get(name) is not None:
@@ -90,11 +91,6 @@ def timm_config(scale: Scale | None, grid_shape: Shape, num_channels: int) -> di
     if scale is not None:
         found["mean"], found["std"] = (_for_each(each, num_channels) for each in scale)
     return found
-
-
-def _of_timm(weights: Weights) -> dict[str, Any]:
-    """timm's part of config.json, which is all of it in older files."""
-    return weights.setting("pretrained_cfg", {}) or weights.config
 
 
 def _numbers(given: Any, num_channels: int, where: str | pathlib.Path) -> Numbers:

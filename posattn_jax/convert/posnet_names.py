@@ -108,7 +108,8 @@ def _of_mixing(mixing: TokenMixing, ours: str, theirs: str, length: int, length_
         if energies.keys != ("relative",):
             found += _to_heads(f"{own}/key", f"{theirs}.W_k{timed}", heads)
         if "relative" in energies.keys:
-            found.append(_relative(f"{own}/relative", f"{theirs}.rel_embed.weight", heads))
+            to_heads, joined = lambda table: table.reshape(len(table), heads, -1), lambda x: x.reshape(len(x), -1)
+            found.append(one(f"{own}/relative", f"{theirs}.rel_embed.weight", to_heads, joined))
             found.append(constant(f"{theirs}.rng", np.arange(2 * energies.context + 1)))
         if "relative" in energies.keys or not energies.knows_content:
             each = heads if energies.knows_content else 1
@@ -187,10 +188,6 @@ def _from_heads(ours: str, theirs: str, num_heads: int) -> list[Entry]:
         ),
         same(f"{ours}/bias", f"{theirs}.bias"),
     ]
-
-
-def _relative(ours: str, theirs: str, num_heads: int) -> Entry:
-    return one(ours, theirs, lambda t: t.reshape(len(t), num_heads, -1), lambda table: table.reshape(len(table), -1))
 
 
 def _indices(length: int, context: int, num_heads: int, length_ratio: float = 1.0) -> np.ndarray:

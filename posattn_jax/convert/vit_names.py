@@ -16,14 +16,11 @@ class Names(NamedTuple):
 
     Attributes:
       patches: the name of the weights that embed patches. Every file has it, after a prefix.
-      block: the start of the names of a block's tensors, before its number.
       entries: a function from a model and a prefix to the entries of all parameters.
       spare: a pattern for the names of tensors that may be left out.
-      patch_axes: the axes of height, width and channels in the weights that embed patches.
     """
 
     patches: str
-    block: str
     entries: Callable[[VisionTransformer, str], list[Entry]]
     spare: str = ""
 
@@ -146,10 +143,10 @@ def _flax(ours: str, theirs: str, *names: str) -> list[Entry]:
 Format = Literal["hugging_face", "timm", "big_vision"]
 NAMES: dict[Format, Names] = {
     "hugging_face": Names(
-        "embeddings.patch_embeddings.projection.weight", "encoder.layer.", of_hugging_face, r"(vit\.)?pooler\.dense\..*"
+        "embeddings.patch_embeddings.projection.weight", of_hugging_face, r"(vit\.)?pooler\.dense\..*"
     ),
-    "timm": Names("patch_embed.proj.weight", "blocks.", of_timm),
-    "big_vision": Names("embedding/kernel", "Transformer/encoderblock_", of_big_vision),
+    "timm": Names("patch_embed.proj.weight", of_timm),
+    "big_vision": Names("embedding/kernel", of_big_vision),
 }
 # Names in big_vision before 2022, and in the first code of the vision transformer.
 _OLD = ((r"MultiHeadDotProductAttention_1/", "MultiHeadDotProductAttention_0/"), (r"MlpBlock_3/", "MlpBlock_0/"))

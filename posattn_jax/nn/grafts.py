@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.parts import Part
 
@@ -86,7 +86,10 @@ def _of_projections(
     for below, part in _modules(layer, path):
         for name, stands_for in getattr(part, "replaces", {}).items():
             at, matrix = (*below, name), each["kernel"].get(stands_for)
-            if at in own and matrix is not None and _is_one_of(matrix, own[at].shape):
+            if at not in own or matrix is None:
+                continue
+            # Tables are [... *R c h d], and such matrices [... c h d]; leading axes are scanned layers.
+            if matrix.shape == (*own[at].shape[: matrix.ndim - 3], *own[at].shape[-3:]):
                 between = (1,) * (own[at].ndim - matrix.ndim)
                 table = matrix.reshape(*matrix.shape[:-3], *between, *matrix.shape[-3:])
                 found[at] = jnp.broadcast_to(table, own[at].shape)
@@ -96,11 +99,6 @@ def _of_projections(
         moved = jnp.einsum("...hd,...hdc->...c", each["bias"]["value"], jnp.asarray(its[output["kernel"]]))
         found[output["bias"]] = its[output["bias"]] + moved
     return found
-
-
-def _is_one_of(matrix: Array, shape: Shape) -> bool:
-    """Whether tables [... *R c h d] of this shape have such matrices [... c h d]; leading axes are scanned layers."""
-    return matrix.shape == (*shape[: matrix.ndim - 3], *shape[-3:])
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[Path, PositionalSelfAttention]]:

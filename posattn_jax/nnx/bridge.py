@@ -109,7 +109,9 @@ class Bridged(nnx.Module):
         else:
             examples = [] if example is None else [example]
         if examples:
-            if rngs is None and self._draws():
+            # Parameters are drawn, but those of a span and of a decay.
+            draws = {*self.sizes} & {"in_features", "head_dim"} or "bias_init" in self.signature.parameters
+            if rngs is None and draws:
                 raise TypeError(f"{type(self).__name__}() missing 1 required keyword-only argument: 'rngs'")
             self._init(jax.random.key(0) if rngs is None else rngs.params(), examples)
         self.rngs = nnx.data(None) if stream is None else stream.fork()
@@ -137,10 +139,6 @@ class Bridged(nnx.Module):
             raise TypeError(f"{type(self).__name__}() missing {' and '.join(map(repr, lacking))}")
         parts = self.signature.parameters.get("parts")
         return made if parts is None or "parts" in made else {**made, "parts": ("query", "key", "value")}
-
-    def _draws(self) -> bool:
-        """Whether the parameters are drawn; a span's and a decay's are not."""
-        return bool(set(self.sizes) & {"in_features", "head_dim"}) or "bias_init" in self.signature.parameters
 
     def _example(self, grid_shape: Shape) -> tuple:
         """The arguments of a call with the sizes that the module was made with."""

@@ -16,7 +16,7 @@ from posattn_jax.run import summary
 from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
+from posattn_jax.system.files import checkpoint_steps, write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.train.interruption import answered_if_late
 from posattn_jax.train.loop import Trainer
@@ -67,7 +67,7 @@ def train(
         counts = ", ".join(f"{name} {len(source):,}" for name, source in sources[0].items())
         print(f"examples: {counts}; grid {' x '.join(map(str, task.grid_shape))}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
-    steps = [_saved_step(workdir) for workdir in workdirs]
+    steps = [max(checkpoint_steps(workdir), default=0) for workdir in workdirs]
     starts = [
         None if step else beginning(each, task, own["train"])
         for step, each, own in zip(steps, configs, sources, strict=True)
@@ -89,7 +89,9 @@ def train(
                 program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
             trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
             if is_first() and trainer.step:
-                print(_where_it_goes_on(trainer.step, settings.total_steps, program.steps_per_epoch))
+                where = f"update {trainer.step:,}, epoch {trainer.step / program.steps_per_epoch:.4g}"
+                is_finished = trainer.step >= settings.total_steps
+                print(f"is finished: {where}; its summary is made again" if is_finished else f"goes on from {where}")
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # it exists only while the run is finished
             try:
@@ -98,11 +100,6 @@ def train(
                     summary.write(trainer, configs, workdirs)
             finally:
                 trainer.close()
-
-
-def _where_it_goes_on(step: int, total_steps: int, steps_per_epoch: int) -> str:
-    where = f"update {step:,}, epoch {step / steps_per_epoch:.4g}"
-    return f"goes on from {where}" if step < total_steps else f"is finished: {where}; its summary is made again"
 
 
 def _of_seeds(
@@ -114,11 +111,6 @@ def _of_seeds(
     for each, seed in zip(configs, seeds, strict=True):
         each.seed = seed
     return configs, [folder / str(seed) for seed in seeds]
-
-
-def _saved_step(workdir: pathlib.Path) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
-    return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
 
 
 def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:

@@ -149,8 +149,8 @@ def unpack(parcel: pathlib.Path, target: pathlib.Path) -> list[str]:
     index = json.loads((folders[0] / INDEX).read_text(encoding="utf-8"))
     lines = []
     for name, pieces in index.items():
-        paths = {piece: _found(f"data/{piece}", folders) for piece in pieces}
-        there = {piece: path for piece, path in paths.items() if path is not None}
+        places = ((piece, folder / "data" / piece) for piece in pieces for folder in folders)
+        there = {piece: path for piece, path in places if path.is_file()}
         if len(there) < len(pieces):
             lines.append(f"{DATA}{name}: left out, {len(there):,} of its {len(pieces):,} pieces are there")
             continue
@@ -164,11 +164,6 @@ def unpack(parcel: pathlib.Path, target: pathlib.Path) -> list[str]:
                 content = path.read_bytes()
                 _put(target / piece, lzma.decompress(content) if pieces[piece] == XZ else content)
     return lines
-
-
-def _found(name: str, folders: Sequence[pathlib.Path]) -> pathlib.Path | None:
-    """The path of a file in the folder that has it."""
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _put_images(place: pathlib.Path, labels: bytes, paths: Sequence[pathlib.Path]) -> None:

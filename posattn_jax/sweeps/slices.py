@@ -45,7 +45,6 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict
@@ -57,7 +56,7 @@ from posattn_jax.analysis.runs.run_folders import read_runs, span_arrays
 from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import OF_THE_PLACE, read_json, write_atomically, write_text
+from posattn_jax.system.files import OF_THE_PLACE, checkpoint_steps, read_json, write_atomically, write_text
 from posattn_jax.system.processes import child_environment, signals
 
 DATA = "DATA/"
@@ -264,7 +263,8 @@ class Packer:
                 place = f"{name}/{run.parent.name}/{run.name}"
                 if place in self.known:
                     continue
-                if _is_finished(run, plan.evaluate):
+                train = read_json(run / "config.json")["train"]
+                if is_finished(run, train["total_steps"], train["total_epochs"], plan.evaluate):
                     number += 1
                     files = _files(run, ("checkpoints", "events", "figures"))
                     finished[place] = _compressed(
@@ -364,11 +364,6 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mtime: float = 0) 
     archive.addfile(member, io.BytesIO(content))
 
 
-def _is_finished(run: pathlib.Path, evaluate: dict[str, Any]) -> bool:
-    train = read_json(run / "config.json")["train"]
-    return is_finished(run, train["total_steps"], train["total_epochs"], evaluate)
-
-
 def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
     """The files of a run folder. Checkpoints come first: metrics must not be older than these."""
     for path in sorted(run.rglob("*"), key=lambda path: (path.relative_to(run).parts[0] != "checkpoints", path)):
@@ -381,19 +376,14 @@ def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, by
 def _packed(run: pathlib.Path, name: str) -> bytes | None:
     """An unfinished run as a part of an archive; None if its checkpoints change whenever they are read."""
     for _ in range(5):
-        there = _checkpoints(run)
+        there = {*checkpoint_steps(run)}
         try:
             packed = _compressed(name, _files(run, ("figures",)))
         except FileNotFoundError:  # the run has deleted a checkpoint meanwhile
             continue
-        if there <= _checkpoints(run):
+        if there <= {*checkpoint_steps(run)}:
             return packed
     return None
-
-
-def _checkpoints(run: pathlib.Path) -> set[int]:
-    """The steps of the checkpoints in a run folder."""
-    return {int(path.name) for path in run.glob("checkpoints/*") if path.name.isdigit()}
 
 
 def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> None:
@@ -485,7 +475,7 @@ def _go_on_with(run: pathlib.Path, target: pathlib.Path, scratch: pathlib.Path) 
         if one != other:
             print(f"{target}: stays, the slice's has another config", file=sys.stderr)
             return
-        how_far = lambda each: (max(_checkpoints(each), default=0), (each / "summary.json").exists())
+        how_far = lambda each: (max(checkpoint_steps(each), default=0), (each / "summary.json").exists())
         if how_far(target) >= how_far(run):
             return
         old = scratch / "old"
@@ -496,7 +486,7 @@ def _go_on_with(run: pathlib.Path, target: pathlib.Path, scratch: pathlib.Path) 
         target.rename(old)
     (scratch / "new").rename(target)
     shutil.rmtree(scratch)
-    print(f"to go on: {target}, step {max(_checkpoints(target))}")
+    print(f"to go on: {target}, step {max(checkpoint_steps(target))}")
 
 
 def main(argv: list[str]) -> int:

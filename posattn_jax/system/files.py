@@ -121,6 +121,11 @@ def config_of_run(workdir: pathlib.Path) -> Any:
     return saved
 
 
+def checkpoint_steps(workdir: pathlib.Path) -> list[int]:
+    """The steps of the checkpoints in a run folder, ascending."""
+    return sorted(int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit())
+
+
 def read_metrics(path: pathlib.Path) -> list[dict]:
     """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out.
 

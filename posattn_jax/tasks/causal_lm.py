@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-import optax
 
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.language_model import LanguageModel
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.tasks.blocks import BlockTask
-from posattn_jax.tasks.task import FROM_DATA, Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals, cross_entropy, means
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,14 +64,11 @@ class CausalLanguageModelling(BlockTask):
         logits, intermediates = self.apply(params, batch, rng)
         targets = batch["targets"]
         weights = jnp.broadcast_to(batch.get("weights", jnp.ones(len(targets)))[:, None], targets.shape)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        correct = jnp.argmax(logits, -1) == targets
-        totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
+        totals = cross_entropy(logits, targets, weights)
         return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy, bits and accuracy of the tokens in the totals; all 0 without tokens."""
-        loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
-        mean = loss / max(count, 1)
-        return {"loss": mean, "bits": mean / math.log(2), "accuracy": correct / max(count, 1)}
+        loss, accuracy = means(totals).values()
+        return {"loss": loss, "bits": loss / math.log(2), "accuracy": accuracy}

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-import optax
 
 from posattn_jax.axes import Array, Float, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.tasks.blocks import BlockTask
-from posattn_jax.tasks.task import FROM_DATA, Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals, cross_entropy, means
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +91,13 @@ class Classification(BlockTask):
         """
         logits, intermediates = self.apply(params, batch, rng)
         weights = batch.get("weights", jnp.ones(len(logits)))
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-        correct = jnp.argmax(logits, -1) == batch["labels"]
-        count = jnp.sum(weights)
-        totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": count}
-        return totals["loss"] / count + self.penalty_of(intermediates), totals
+        totals = cross_entropy(logits, batch["labels"], weights)
+        return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy and accuracy of the examples in the totals."""
-        count = float(totals["count"])
-        return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
+        return means(totals)
 
     def describe(self, params: Params) -> Any:
         _, intermediates = self.model.apply(

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 import scipy  # loads scipy.stats only when it is needed
 
 from posattn_jax.axes import Array, Bool, Int
 from posattn_jax.models.bert import Bert, MaskedLanguageModel
 from posattn_jax.tasks.blocks import SequenceTask
-from posattn_jax.tasks.task import FROM_DATA, Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals, cross_entropy, means
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,14 +102,11 @@ class MaskedLanguageModelling(SequenceTask):
         logits, intermediates = self.apply(params, batch | {"tokens": shown}, dropout_rng, targets=places)
         targets = jnp.take_along_axis(tokens, places, axis=1)
         weights = are_valid * batch.get("weights", jnp.ones(len(tokens)))[:, None]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        correct = jnp.argmax(logits, -1) == targets
-        totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
+        totals = cross_entropy(logits, targets, weights)
         return totals["loss"] / jnp.maximum(totals["count"], 1) + self.penalty_of(intermediates), totals
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy, accuracy and perplexity of the hidden tokens in the totals; 0, 0 and 1 without any."""
-        loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
-        mean = loss / max(count, 1)
-        return {"loss": mean, "accuracy": correct / max(count, 1), "perplexity": math.exp(min(mean, 700.0))}
+        found = means(totals)
+        return found | {"perplexity": math.exp(min(found["loss"], 700.0))}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import optax
 
 from posattn_jax.axes import Array, Shape
 
@@ -11,6 +12,19 @@ Params = Any
 Totals = dict[str, Array]
 Batch = dict[str, Array]
 FROM_DATA = {"from": "data"}  # the metadata of fields that are not in a config
+
+
+def cross_entropy(logits: Array, targets: Array, weights: Array) -> Totals:
+    """The totals {"loss", "correct", "count"} of logits [*n k] for targets and weights [*n]."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    correct = jnp.argmax(logits, -1) == targets
+    return {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
+
+
+def means(totals: Mapping[str, Any]) -> dict[str, float]:
+    """The mean "loss" and the "accuracy" of what is in the totals of `cross_entropy`; 0 if that is nothing."""
+    loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
+    return {"loss": loss / max(count, 1), "accuracy": correct / max(count, 1)}
 
 
 class Task:

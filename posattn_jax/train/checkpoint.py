@@ -23,6 +23,7 @@ from posattn_jax.nn.terms import renamed
 from posattn_jax.system import checksums
 from posattn_jax.system.compat import multihost_utils
 from posattn_jax.system.errors import RunError
+from posattn_jax.system.files import checkpoint_steps
 
 Score = Mapping[str, Any]  # {"score": of an evaluation, "step": of the checkpoint}
 LATEST = 2  # undamaged ones: if the last is damaged later, there is one more
@@ -290,7 +291,7 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         """The steps in the folder, ascending. Orbax's own list would miss what was moved and deleted here."""
-        return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdigit())
+        return checkpoint_steps(self.folder.parent)
 
     def _path(self, step: int) -> pathlib.Path:
         return self.folder / str(step)

@@ -191,7 +191,8 @@ class Trainer:
 
     def _figures(self, clock: Clock) -> list[str]:
         """The figures shown during a run: loss, score and speed."""
-        shown = _mean([member.shown for member in self.members])
+        each = [member.shown for member in self.members]
+        shown = {name: float(np.mean([of_one[name] for of_one in each])) for name in each[0]}
         rate = self._rate(clock)
         names = [name for name in ("loss", self.task.score) if name in shown]
         figures = [f"{name} {shown[name]:.4g}" for name in names]
@@ -254,7 +255,3 @@ class Trainer:
 def _compiling(what: str) -> AbstractContextManager[None]:
     """A context that reports what is compiled. On a busy core of a CPU, that takes minutes."""
     return doing(f"compiling the {what} (may take minutes; later runs read it)")
-
-
-def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}

@@ -29,6 +29,11 @@ class Curve:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
 
+    def at_points(self, which: Any) -> "Curve":
+        """The curve at some of its points."""
+        arrays = {name: array[which] for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        return dataclasses.replace(self, **arrays)
+
 
 @dataclasses.dataclass(frozen=True)
 class Spans:

@@ -75,7 +75,7 @@ def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
     The mean of a response has its interval, the mean of a span's size its range.
     """
     _, *places = np.intersect1d(_as_in_a_file(a.at), _as_in_a_file(b.at), return_indices=True)
-    a, b = (_only(curve, own) for curve, own in zip((a, b), places, strict=True))
+    a, b = (curve.at_points(own) for curve, own in zip((a, b), places, strict=True))
     n, m = a.num_runs, b.num_runs
     at, mean = a.at, (n * a.mean + m * b.mean) / (n + m)
     if not is_response:
@@ -90,11 +90,6 @@ def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
 
 def _as_in_a_file(at: np.ndarray) -> np.ndarray:
     return np.array([float(f"{each:.{DIGITS}g}") for each in at])
-
-
-def _only(curve: Curve, places: np.ndarray) -> Curve:
-    arrays = {name: array[places] for name, array in vars(curve).items() if isinstance(array, np.ndarray)}
-    return dataclasses.replace(curve, **arrays)
 
 
 def _squares(curve: Curve) -> np.ndarray:

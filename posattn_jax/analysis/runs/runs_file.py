@@ -107,8 +107,7 @@ def _split(trees: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[s
 def _thinned(curve: Curve) -> Curve:
     """The curve with at most `POINTS` points, including the last."""
     every = -(-len(curve.at) // POINTS)
-    arrays = {name: array for name, array in vars(curve).items() if isinstance(array, np.ndarray)}
-    return dataclasses.replace(curve, **{name: array[::-every][::-1] for name, array in arrays.items()})
+    return curve.at_points(np.arange(len(curve.at))[::-every][::-1])
 
 
 def _plain(value: Any) -> Any:
@@ -118,9 +117,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
-        return [_plain(each) if each.ndim else _rounded(each) for each in value]
+        return [_plain(each) for each in value]
+    if isinstance(value, np.floating):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value
-
-
-def _rounded(value: np.floating) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

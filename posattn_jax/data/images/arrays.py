@@ -13,7 +13,7 @@ import numpy as np
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.images.user_images import NamedImages, UserImages
 from posattn_jax.data.pipeline import user_data
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.system.errors import InputError
 
 SUFFIX = ".npz"
@@ -85,10 +85,7 @@ class Arrays(UserImages):
         return NamedImages(images, whole if self.layout == "grid" else self.layout, self.pool, names=names)
 
     def files(self) -> Files:
-        paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # it is reported when the data are read
-            paths = list(self.parts().values())
-        return below(pathlib.Path(self.dir), paths)
+        return found_below(self.dir, lambda: self.parts().values())
 
 
 def read_rows(path: pathlib.Path, like: ImageSet) -> Iterator[np.ndarray | InputError]:

@@ -1,7 +1,6 @@
 """A folder of image files, in which each class has its own folder."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from posattn_jax.axes import Sizes
 from posattn_jax.data.images import ImageSet, image_files
 from posattn_jax.data.images.user_images import NamedImages, UserImages
 from posattn_jax.data.pipeline import user_data
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.data.pipeline.data_set import Reading
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import files_below
@@ -121,10 +120,8 @@ class ImageFolder(UserImages):
         return super().input_shape(dataclasses.replace(source, images=empty))
 
     def files(self) -> Files:
-        paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # it is reported when the data are read
-            paths = [file for path in self.parts().values() for file in image_files.below(path)[0]]
-        return below(pathlib.Path(self.dir), paths)
+        paths = lambda: (file for path in self.parts().values() for file in image_files.below(path)[0])
+        return found_below(self.dir, paths)
 
 
 def _class_of(file: pathlib.Path, folder: pathlib.Path) -> str:

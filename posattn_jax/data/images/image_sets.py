@@ -11,7 +11,7 @@ from posattn_jax.axes import Sizes
 from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split, cifar, imagenet, mnist
 from posattn_jax.data.images.moving_mnist import Clips, Stills
 from posattn_jax.data.pipeline import prepared
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
 from posattn_jax.system.errors import InputError
 
@@ -110,12 +110,11 @@ class LabelledImages(DataSet):
         return self.lay_out(source.images).knows["input_shape"]
 
     def files(self) -> Files:
-        folder = pathlib.Path(self.dir)
-        try:
-            record = self.record
-        except InputError:  # it is reported when the data are read
-            return {}
-        return below(folder, sorted({path for part in ("train", "test") for path in record.files(folder, part)}))
+        def find() -> list[pathlib.Path]:
+            record, folder = self.record, pathlib.Path(self.dir)
+            return sorted({path for part in ("train", "test") for path in record.files(folder, part)})
+
+        return found_below(self.dir, find)
 
     def empty(self, workdir: pathlib.Path) -> Any:
         return self.random(0)

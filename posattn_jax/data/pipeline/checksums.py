@@ -1,9 +1,10 @@
 """Saves the SHA-256 of a run's data files in its folder, so that the run can only continue with the same data."""
 
+import contextlib
 import json
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from posattn_jax.system import checksums
 from posattn_jax.system.errors import InputError
@@ -19,6 +20,13 @@ def below(folder: pathlib.Path, paths: list[pathlib.Path], field: str = "data.di
     """Files by their names: the field of the config, and the path within the folder that it names."""
     names = (path.name if path == folder else path.relative_to(folder).as_posix() for path in paths)
     return {f"{field}/{name}": path for name, path in zip(names, paths, strict=True)}
+
+
+def found_below(folder: str, find: Callable[[], Iterable[pathlib.Path]], field: str = "data.dir") -> Files:
+    """The files that `find` finds, as by `below`; none if it raises InputError, which is told when they are read."""
+    with contextlib.suppress(InputError):
+        return below(pathlib.Path(folder), list(find()), field)
+    return {}
 
 
 def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:

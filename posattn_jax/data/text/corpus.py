@@ -10,19 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data.pipeline import packing
-from posattn_jax.data.pipeline.batches import Tabulated
 from posattn_jax.data.pipeline.checksums import Files
 from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
 from posattn_jax.data.text import lines, sequences, text_files
 from posattn_jax.data.tokenizers import tokenizer
-from posattn_jax.data.tokenizers.tokenizer import MASK, Tokenizer
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.system import checksums
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePairs(Tabulated):
+class SentencePairs(sequences.TokenSequences):
     """Pairs of consecutive lines of a document, which do not overlap. The last line of a document may be alone.
 
     Attributes:
@@ -50,11 +49,6 @@ class SentencePairs(Tabulated):
         return dataclasses.replace(self, pairs=self.pairs[numbers])
 
     @property
-    def knows(self) -> dict[str, Any]:
-        """See `batches.Source`."""
-        return sequences.known(self.tokenizer, self.length)
-
-    @property
     def lengths(self) -> np.ndarray:
         """[n] the lengths of the pairs with their special tokens, before they are cut."""
         first, num = self.pairs.T
@@ -69,10 +63,6 @@ class SentencePairs(Tabulated):
     def sizes(self) -> dict[str, np.ndarray]:
         """See `packing.Packable`."""
         return {"segment_ids": np.minimum(self.lengths, self.length)}
-
-    def save(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer in the run folder."""
-        tokenizer.save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, for the pairs with these numbers."""
@@ -114,9 +104,7 @@ class Corpus(DataSet):
     examples: ClassVar[str]
 
     def __post_init__(self):
-        sequences.check_length(self.length)
-        if self.vocabulary_size <= MASK + 1:
-            raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
+        sequences.check_sizes(self.length, self.vocabulary_size)
 
     def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> Any:
         """The examples of text files, tokenised unless they are in the cache. Raises InputError if there is none."""

@@ -101,7 +101,7 @@ class Glue(DataSet):
     def __post_init__(self):
         if self.name not in TASKS:
             raise InputError(f'data.name="{self.name}": expected one of GLUE\'s tasks: {", ".join(TASKS)}')
-        sequences.check_length(self.length)
+        sequences.check_sizes(self.length)
 
     @property
     def task(self) -> GlueTask:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from posattn_jax.data.pipeline import user_data
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
 from posattn_jax.data.text import sequences, tables
 from posattn_jax.data.text.sequences import Metric, Sentences
 from posattn_jax.data.tokenizers import tokenizer
-from posattn_jax.data.tokenizers.tokenizer import MASK, Tokenizer
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
 
 Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and the place in the file
@@ -68,11 +68,9 @@ class SentenceFiles(DataSet):
     name: ClassVar[str] = "sentences"
 
     def __post_init__(self):
-        sequences.check_length(self.length)
+        sequences.check_sizes(self.length, self.vocabulary_size)
         if len(self.sentences) not in (1, 2):
             raise ValueError(f"sentences={self.sentences}: expected the names of one or two columns")
-        if self.vocabulary_size <= MASK + 1:
-            raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
     def load(self, reading: Reading) -> dict[str, OwnSentences]:
         """See `DataSet`. The test part is always read, since a run must know the size of the largest part."""
@@ -162,10 +160,7 @@ class SentenceFiles(DataSet):
         return self._source([], [], tokenizer.of_run(workdir), names)
 
     def files(self) -> Files:
-        paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # it is reported when the data are read
-            paths = list(user_data.find_parts(pathlib.Path(self.dir), tables.SUFFIXES).values())
-        return below(pathlib.Path(self.dir), paths)
+        return found_below(self.dir, lambda: user_data.find_parts(pathlib.Path(self.dir), tables.SUFFIXES).values())
 
 
 def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float] | InputError]:

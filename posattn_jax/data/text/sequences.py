@@ -9,23 +9,18 @@ import numpy as np
 
 from posattn_jax.data.pipeline.batches import Tabulated
 from posattn_jax.data.pipeline.packing import joined
-from posattn_jax.data.tokenizers.tokenizer import SPECIALS, Specials, Tokenizer, save
+from posattn_jax.data.tokenizers.tokenizer import MASK, SPECIALS, Specials, Tokenizer, save
 
 Ids = np.ndarray
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
 
 
-def check_length(length: int) -> None:
-    """Raises ValueError if a sequence of this length has no room for two sentences."""
+def check_sizes(length: int, vocabulary_size: int = MASK + 2) -> None:
+    """Raises ValueError if a sequence has no room for two sentences, or a vocabulary only special tokens."""
     if length < 5:
         raise ValueError(f"length={length}: expected at least 5, for [CLS] first [SEP] second [SEP]")
-
-
-def known(tokenizer: Tokenizer, length: int) -> dict[str, Any]:
-    """What sources of sequences `know`: see `batches.Source`."""
-    sizes = {"input_shape": (length,), "max_length": length, "vocabulary_size": tokenizer.vocabulary_size}
-    specials = tokenizer.specials
-    return sizes | {"num_special": tokenizer.num_special, "mask_id": specials.mask, "pad_id": specials.pad}
+    if vocabulary_size <= MASK + 1:
+        raise ValueError(f"vocabulary_size={vocabulary_size}: expected more than the special tokens")
 
 
 def tell_what_is_cut(parts: Mapping[str, Any], what: str) -> None:
@@ -70,8 +65,31 @@ def lay_out(
     return {"tokens": joined(tokens, length, specials.pad), "segments": joined(segments, length)}
 
 
+class TokenSequences(Tabulated):
+    """A source of sequences of token ids.
+
+    Attributes:
+      length: t, the length of a sequence.
+      tokenizer: the tokenizer of the ids.
+    """
+
+    length: int
+    tokenizer: Tokenizer
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        subwords, specials = self.tokenizer, self.tokenizer.specials
+        sizes = {"input_shape": (self.length,), "max_length": self.length, "vocabulary_size": subwords.vocabulary_size}
+        return sizes | {"num_special": subwords.num_special, "mask_id": specials.mask, "pad_id": specials.pad}
+
+    def save(self, workdir: pathlib.Path) -> None:
+        """Saves the tokenizer in the run folder."""
+        save(self.tokenizer, workdir)
+
+
 @dataclasses.dataclass(frozen=True)
-class Sentences(Tabulated):
+class Sentences(TokenSequences):
     """Sentences, or pairs of sentences, as token ids, with their targets.
 
     Attributes:
@@ -103,7 +121,7 @@ class Sentences(Tabulated):
     def knows(self) -> dict[str, Any]:
         """See `batches.Source`."""
         own = {"num_outputs": len(self.names) or 1, "metric": self.metric, "num_examples": self.num_ids}
-        return known(self.tokenizer, self.length) | own
+        return super().knows | own
 
     @property
     def num_cut(self) -> int:
@@ -114,10 +132,6 @@ class Sentences(Tabulated):
         """The examples with these numbers, in this order."""
         examples = [self.examples[i] for i in np.arange(len(self))[kept]]
         return dataclasses.replace(self, examples=examples, targets=self.targets[kept], groups=self.groups[kept])
-
-    def save(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer in the run folder."""
-        save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} for the examples with these numbers."""

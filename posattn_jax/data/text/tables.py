@@ -31,7 +31,8 @@ def rows(path: pathlib.Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Row
     if path.suffix == ".jsonl":
         yield from _objects(path, lines)
         return
-    table = _quoted(path, text) if path.suffix == ".csv" else _split_at_tabs(path, lines)
+    at_tabs = ((f"{path}: line {number}", line.rstrip("\r").split("\t")) for number, line in enumerate(lines, start=1))
+    table = _quoted(path, text) if path.suffix == ".csv" else at_tabs
     _, header = next(table, ("", []))
     if isinstance(header, InputError):
         raise header
@@ -58,12 +59,6 @@ def _objects(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, Row]]:
             yield where, InputError(f"{where}: no JSON ({error})")
             continue
         yield where, found if isinstance(found, dict) else InputError(f"{where}: expected a JSON object")
-
-
-def _split_at_tabs(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of TSV."""
-    for number, line in enumerate(lines, start=1):
-        yield f"{path}: line {number}", line.rstrip("\r").split("\t")
 
 
 def _quoted(path: pathlib.Path, text: str) -> Iterator[tuple[str, list[str] | InputError]]:

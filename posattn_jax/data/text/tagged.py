@@ -1,6 +1,5 @@
 """Sentences with a tag for every word: from files with columns, such as those of CoNLL and Universal Dependencies."""
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from posattn_jax.data.pipeline import user_data
-from posattn_jax.data.pipeline.batches import Tabulated
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
 from posattn_jax.data.pipeline.packing import joined
 from posattn_jax.data.text import sequences
 from posattn_jax.data.tokenizers import tokenizer
-from posattn_jax.data.tokenizers.tokenizer import MASK, Tokenizer
+from posattn_jax.data.tokenizers.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
 
 SUFFIXES = (".txt", ".conll", ".conllu")
@@ -31,7 +29,7 @@ class TaggedSentence(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedSequences(Tabulated):
+class TaggedSequences(sequences.TokenSequences):
     """Sentences as token ids, with a tag at the first piece of each word.
 
     Attributes:
@@ -55,7 +53,7 @@ class TaggedSequences(Tabulated):
     @property
     def knows(self) -> dict[str, Any]:
         """See `batches.Source`."""
-        return sequences.known(self.tokenizer, self.length) | {"names": self.names}
+        return super().knows | {"names": self.names}
 
     @property
     def num_cut(self) -> int:
@@ -68,7 +66,7 @@ class TaggedSequences(Tabulated):
 
     def save(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer, and the names of the tags, in the run folder."""
-        tokenizer.save(self.tokenizer, workdir)
+        super().save(workdir)
         user_data.save(workdir, {"classes": list(self.names)})
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -115,9 +113,7 @@ class Tagged(DataSet):
     validation_limit: int = 0
 
     def __post_init__(self):
-        sequences.check_length(self.length)
-        if self.vocabulary_size <= MASK + 1:
-            raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
+        sequences.check_sizes(self.length, self.vocabulary_size)
 
     def read(self) -> dict[str, list[TaggedSentence]]:
         """The sentences of "train" and, if they exist, of "validation" and "test".
@@ -197,10 +193,7 @@ class TaggedFiles(Tagged):
         return user_data.sift(read, part, "sentences", self.malformed)
 
     def files(self) -> Files:
-        paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # it is reported when the data are read
-            paths = list(user_data.find_parts(pathlib.Path(self.dir), SUFFIXES).values())
-        return below(pathlib.Path(self.dir), paths)
+        return found_below(self.dir, lambda: user_data.find_parts(pathlib.Path(self.dir), SUFFIXES).values())
 
 
 def read_columns(path: pathlib.Path, columns: tuple[int, ...] = ()) -> Iterator[TaggedSentence | InputError]:

@@ -4,14 +4,14 @@ Training, evaluation and the commands that read their standard input all read te
 """
 
 import codecs
-import contextlib
+import functools
 import gzip
 import hashlib
 import pathlib
 import zlib
 from collections.abc import Iterable, Iterator
 
-from posattn_jax.data.pipeline.checksums import Files, below
+from posattn_jax.data.pipeline.checksums import Files, found_below
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import files_below
 
@@ -76,8 +76,7 @@ def of_run(folder: str, validation_folder: str) -> Files:
     found = {}
     for field, path in {"data.dir": folder, "data.validation_dir": validation_folder}.items():
         if path:
-            with contextlib.suppress(InputError):  # it is reported when the data are read
-                found |= below(pathlib.Path(path), find(pathlib.Path(path), field), field)
+            found |= found_below(path, functools.partial(find, pathlib.Path(path), field), field)
     return found
 
 

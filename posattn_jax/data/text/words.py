@@ -3,11 +3,10 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from posattn_jax.data.pipeline.batches import Tabulated
 from posattn_jax.data.text import lines, sequences, text_files
 from posattn_jax.data.text.corpus import Corpus
 from posattn_jax.data.tokenizers import tokenizer
@@ -20,7 +19,7 @@ LEAST = 3  # different words before the last: with fewer, every order may be wit
 
 
 @dataclasses.dataclass(frozen=True)
-class WordSequences(Tabulated):
+class WordSequences(sequences.TokenSequences):
     """Sentences, one per sequence, and the word to which each token belongs.
 
     Attributes:
@@ -48,19 +47,10 @@ class WordSequences(Tabulated):
         return dataclasses.replace(self, numbers=self.numbers[kept])
 
     @property
-    def knows(self) -> dict[str, Any]:
-        """See `batches.Source`."""
-        return sequences.known(self.tokenizer, self.length)
-
-    @property
     def num_cut(self) -> int:
         """The number of sentences that are longer than a sequence, and are cut."""
         sizes = self.starts[self.numbers + 1] - self.starts[self.numbers]
         return int(np.sum(sizes > sequences.room(self.length, 1)))
-
-    def save(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer in the run folder."""
-        tokenizer.save(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, for the examples with these numbers.
@@ -68,13 +58,10 @@ class WordSequences(Tabulated):
         Words are numbered from 1, and all pieces of a word have its number. [CLS] has 0. Tokens after the last word
         have the number of that word.
         """
-        rows = [[[self._sentence(each)]] for each in self.numbers[ids].tolist()]
+        rows = [[[self.ids[self.starts[i] : self.starts[i + 1]]]] for i in self.numbers[ids].tolist()]
         laid_out = sequences.lay_out(rows, self.length, self.tokenizer.specials)
         words = np.cumsum(self.tokenizer.begins_word[laid_out["tokens"]], axis=1, dtype=np.int32)
         return laid_out | {"words": words, "ids": np.asarray(ids, np.int32)}
-
-    def _sentence(self, number: int) -> np.ndarray:
-        return self.ids[self.starts[number] : self.starts[number + 1]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ def test_pairs_are_those_of_transformers(subwords):
         np.testing.assert_array_equal(batch["segments"], expected["token_type_ids"])
         np.testing.assert_array_equal(batch["tokens"] != subwords.specials.pad, expected["attention_mask"])
     assert subwords.specials == Specials(pad=0, cls=3, sep=4, mask=5) and subwords.num_special == 6
-    known = sequences.known(subwords, 14)
+    known = sequences.Sentences([], np.zeros(0), np.zeros(0), 14, subwords).knows
     assert (known["mask_id"], known["pad_id"], known["vocabulary_size"]) == (5, 0, 38)
 
 

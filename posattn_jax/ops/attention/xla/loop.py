@@ -209,17 +209,18 @@ def varying(arrays: Any, axes: frozenset[str] | None = None) -> Any:
     """
     if axes is None:
         axes = frozenset().union(*map(axes_varied_over, jax.tree.leaves(arrays)))
-    return jax.tree.map(lambda x: _varying(x, axes - axes_varied_over(x)), arrays)
+
+    def varied(x):
+        missing = axes - axes_varied_over(x)
+        return pvary(x, tuple(sorted(missing))) if missing else x
+
+    return jax.tree.map(varied, arrays)
 
 
 def axes_varied_over(array: Array) -> frozenset[str]:
     """The axes of devices that an array varies over by its type."""
     kind = jax.typeof(array)
     return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma  # of an older jax
-
-
-def _varying(x: Array, axes: frozenset[str]) -> Array:
-    return pvary(x, tuple(sorted(axes))) if axes else x
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:
