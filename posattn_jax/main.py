@@ -143,11 +143,7 @@ MODES = {
         "--config=configs/cifar2d_span.py:quick --workdir=runs/benchmark --implementations=auto,dense",
     ),
     "configs": Mode(
-        "list the configs that come with the package, each with its first line",
-        "",
-        "nothing else",
-        {},
-        "",
+        "list the configs that come with the package, each with its first line", "", "nothing else", {}, ""
     ),
 }
 _MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")

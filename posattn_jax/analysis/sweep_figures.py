@@ -52,10 +52,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             "Learned spans next to each other: the Gaussian through the central pixel after the best epoch, 0 outside "
             "the span. Means over seeds.",
         ),
-        "span_sizes": (
-            _span_sizes(runs),
-            "Learned spans with a mask, over epochs: means over seeds, and their range.",
-        ),
+        "span_sizes": (_span_sizes(runs), "Learned spans with a mask, over epochs: means over seeds, and their range."),
         "comparison": (
             by_cost(runs),
             f"{runs.response_title} against the CPU time of an update: means, and of three runs and more 95% intervals "
@@ -65,10 +62,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             gates and gating(gates, runs.plan.response),
             "What the gate is worth, by what queries and keys know: means over seeds.",
         ),
-        "seconds": (
-            _against_seconds(runs),
-            f"{judged}, against seconds, evaluation included: means over seeds.",
-        ),
+        "seconds": (_against_seconds(runs), f"{judged}, against seconds, evaluation included: means over seeds."),
     }
     drawn = {name: drawing for name, drawing in drawings.items() if drawing[0]}
     for name, (figure, _) in drawn.items():

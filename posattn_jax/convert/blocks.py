@@ -7,7 +7,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import numpy as np
 
-from posattn_jax.convert.tensors import Entry, linear, norm
+from posattn_jax.convert.tensors import Entry, from_heads, linear, norm
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.energies import DotProducts
@@ -112,16 +112,9 @@ def entries(
       output, attention_norm, hidden, feed_forward, feed_forward_norm: the modules of the other parts.
     """
     found = fused(f"{ours}/attention/projections", projections, num_heads, use_bias) if projections else []
-    of_output, bias = linear(f"{ours}/attention/output", output)
     return [
         *found,
-        Entry(
-            of_output.ours,
-            of_output.theirs,
-            lambda weight: [weight.T.reshape(num_heads, -1, len(weight))],
-            lambda kernel: [kernel.reshape(-1, kernel.shape[-1]).T],
-        ),
-        bias,
+        *from_heads(f"{ours}/attention/output", output, num_heads),
         *norm(f"{ours}/attention_norm", attention_norm),
         *linear(f"{ours}/feed_forward/hidden", hidden),
         *linear(f"{ours}/feed_forward/output", feed_forward),

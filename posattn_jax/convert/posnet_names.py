@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.convert.tensors import Entry, constant, linear, one, same
+from posattn_jax.convert.tensors import Entry, constant, from_heads, linear, one, same
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.energies import DotProducts, GaussianWeights, OffsetTable, PairTable
@@ -96,7 +96,7 @@ def _of_mixing(mixing: TokenMixing, ours: str, theirs: str, length: int, length_
     timed = TIMED if energies.knows_content or isinstance(energies, OffsetTable) else ""
     halves = 2 if isinstance(mixing.values, Glu) else 1
     found = _to_heads(f"{ours}/value", f"{theirs}.W_v{timed}", heads, halves)
-    found += _from_heads(f"{ours}/output", f"{theirs}.W_o{timed}", heads)
+    found += from_heads(f"{ours}/output", f"{theirs}.W_o{timed}", heads)
     if mixing.gate is not None:
         found += _to_heads(f"{ours}/gate/linear", f"{theirs}.W_g{timed}", heads)
     if isinstance(mixing.values, NormalizedGelu):
@@ -175,18 +175,6 @@ def _to_heads(ours: str, theirs: str, num_heads: int, halves: int = 1) -> list[E
             lambda bias: kernel(bias[:, None])[0],
             lambda bias: weight(bias[None])[:, 0],
         ),
-    ]
-
-
-def _from_heads(ours: str, theirs: str, num_heads: int) -> list[Entry]:
-    return [
-        one(
-            f"{ours}/kernel",
-            f"{theirs}.weight",
-            lambda weight: weight.T.reshape(num_heads, -1, len(weight)),
-            lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
-        ),
-        same(f"{ours}/bias", f"{theirs}.bias"),
     ]
 
 

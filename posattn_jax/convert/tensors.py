@@ -67,6 +67,17 @@ def linear(ours: str, theirs: str) -> list[Entry]:
     ]
 
 
+def from_heads(ours: str, theirs: str, num_heads: int) -> list[Entry]:
+    """The entries of a linear map of all heads, whose kernel is [h d out] here. PyTorch's weights are [out, h d]."""
+    kernel = one(
+        f"{ours}/kernel",
+        f"{theirs}.weight",
+        lambda weight: weight.T.reshape(num_heads, -1, len(weight)),
+        lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
+    )
+    return [kernel, same(f"{ours}/bias", f"{theirs}.bias")]
+
+
 def norm(ours: str, theirs: str) -> list[Entry]:
     """The entries of a layer norm."""
     return [same(f"{ours}/scale", f"{theirs}.weight"), same(f"{ours}/bias", f"{theirs}.bias")]

@@ -11,7 +11,7 @@ from posattn_jax.axes import Shape
 from posattn_jax.convert import files, tensors
 from posattn_jax.convert.blocks import check_alike
 from posattn_jax.convert.files import Weights
-from posattn_jax.convert.tensors import Entry, constant, linear, norm, one, without_first
+from posattn_jax.convert.tensors import Entry, constant, from_heads, linear, norm, one, without_first
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
@@ -220,14 +220,7 @@ def _of_attention(attention: Any, ours: str, theirs: str, grid_shape: Shape, is_
     if isinstance(content, RotaryContent):
         found += _of_angles(theirs, grid_shape, attention.head_dim, content.base)
     if attention.use_output:
-        output, bias = linear(f"{ours}/output", f"{theirs}.to_out.0")
-        from_heads = Entry(
-            output.ours,
-            output.theirs,
-            lambda weight: [weight.T.reshape(heads, -1, len(weight))],
-            lambda kernel: [kernel.reshape(-1, kernel.shape[-1]).T],
-        )
-        found += [from_heads, bias]
+        found += from_heads(f"{ours}/output", f"{theirs}.to_out.0", heads)
     return found
 
 

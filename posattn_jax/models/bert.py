@@ -344,8 +344,7 @@ class TokenClassifier(Composite):
         x, intermediates = encoded
         x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
-        logits = nn.Dense(
-            self.num_outputs, kernel_init=named(encoder.kernel_init, None, "width"), name="head", **fields
-        )(x)
+        init = named(encoder.kernel_init, None, "width")
+        logits = nn.Dense(self.num_outputs, kernel_init=init, name="head", **fields)(x)
         logits = logits.astype(float32_or_better(logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

@@ -123,11 +123,7 @@ class EncoderDecoder(Composite):
         return self._decode(target, places, memories, source, source_positions, **fields)[0]
 
     def encode(
-        self,
-        source: Int[Array, "b s"],
-        segment_ids: Int[Array, "b s"] | None = None,
-        *,
-        deterministic: bool = True,
+        self, source: Int[Array, "b s"], segment_ids: Int[Array, "b s"] | None = None, *, deterministic: bool = True
     ) -> tuple[Features, Float[Array, "_ s c"] | None]:
         """The features of the source [b s c], which mean nothing at padding, and those of its positions."""
         embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding

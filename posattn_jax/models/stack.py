@@ -17,12 +17,7 @@ Pooling = Literal["last", "mean", "max"]
 
 
 def run_blocks(
-    model: Any,
-    x: Features,
-    grid_shape: Shape,
-    *,
-    span_bounds: Sequence[Shape] | None = None,
-    **fields: Any,
+    model: Any, x: Features, grid_shape: Shape, *, span_bounds: Sequence[Shape] | None = None, **fields: Any
 ) -> tuple[Features, dict[str, dict[str, Array]]]:
     """Runs the blocks of a model, in its `__call__`.
 

@@ -29,8 +29,7 @@ class FeedForward(nn.Module):
       activation: the function between the two linear maps.
       kernel_init: the initialiser of both kernels, with biases of 0. None: U(+-1 / sqrt(fan_in)) for kernels and
         biases, as in the paper's code.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -73,8 +72,7 @@ class EncoderBlock(Composite):
       mlp_dropout_rate: the dropout rate inside the feed-forward network; None: `dropout_rate`.
       kernel_init: the initialiser of the feed-forward network, see `FeedForward`.
       layer_norm_epsilon: the epsilon of both layer norms.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -150,8 +148,7 @@ class SequenceBlock(Composite):
       activation: the activation of the feed-forward network.
       kernel_init: the initialiser of the feed-forward network's kernels; its biases are 0.
       layer_norm_epsilon: the epsilon of the layer norms.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

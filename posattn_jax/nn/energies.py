@@ -59,8 +59,7 @@ class DotProducts(Composite):
       positions: a module (places [b n p], c) -> [b n c], for `Places` without features; None: sinusoids.
       kernel_init: the initialiser of W^q, W^k as matrices [c, h d], and of d as a matrix [(2 K + 1)^p, h d].
       bias_init: the initialiser of the biases of W^q and W^k.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

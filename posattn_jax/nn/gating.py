@@ -99,8 +99,7 @@ class GeluGate(nn.Module):
       activation: the function instead of gelu.
       kernel_init: the initialiser of W_g, as a matrix [c, h d].
       bias_init: the initialiser of its bias.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -31,8 +31,7 @@ class LinearProjections(nn.Module, kw_only=True):
       bias_init: the initialiser of the fused bias [3, h, d].
       precision: the precision of the product, as in `jax.lax.Precision`; None: JAX's default.
       dot_general: the function that computes the product, such as a quantised one; None: `jax.lax.dot_general`.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -97,8 +96,7 @@ class ConvolutionalProjections(nn.Module):
       convolved: the parts whose first heads are convolved.
       use_bias: whether the linear maps have biases; the convolutions always do.
       kernel_init, bias_init, precision, dot_general: as in `LinearProjections`, for all linear maps.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -44,8 +44,7 @@ class SpanConvolution(nn.Module):
       dropout_rate: the dropout rate of the weights: attention dropout in the code of Chang 2021; the ConvBERT paper has
         none.
       kernel_init: the initialiser of the linear maps, whose biases are 0.
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

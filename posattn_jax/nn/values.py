@@ -34,8 +34,7 @@ class DepthwiseConvolution(nn.Module):
     Attributes:
       kernel_shape: K, odd sizes.
       kernel_init: the initialiser of the kernels [*K 1 c] and of the biases [c]; None: U(+-1 / sqrt(prod(K))).
-      dtype: the dtype of the computation; None follows the inputs.
-      param_dtype: the dtype of the parameters.
+      dtype, param_dtype: the dtypes of the computation, where None follows the inputs, and of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -66,11 +66,7 @@ def relative_sinusoids(
 
 
 def rotate(
-    x: Query,
-    grid_shape: Shape,
-    base: float = 10000.0,
-    place: Int[Array, ""] | None = None,
-    num_class_tokens: int = 0,
+    x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array, ""] | None = None, num_class_tokens: int = 0
 ) -> Query:
     """R_t x_t: rotates features 2 j and 2 j + 1 of every position, a vector in the plane, by the angle w_j t.
 

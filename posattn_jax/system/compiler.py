@@ -8,7 +8,8 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from posattn_jax.system.files import cache_folder
 
@@ -56,6 +57,18 @@ def find_compiler() -> str:
     if found is None:
         raise RuntimeError(f"no C++ compiler is found ({', '.join(names)})")
     return found
+
+
+def obstacle(known: dict[Any, str | None], key: Any, load: Callable[[], None], without: str) -> str | None:
+    """Why `load` fails, in a line, or None. `known` remembers it by a key; a warning of `without` says it once."""
+    if key not in known:
+        known[key] = None  # so that `load` can use what it has loaded
+        try:
+            load()
+        except Exception as error:
+            known[key] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            _logger.warning("%s, other implementations are used: %s", without, known[key])
+    return known[key]
 
 
 def digest(folder: pathlib.Path, parts: Iterable[str]) -> str:

@@ -145,10 +145,7 @@ def make_train_step(
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         state = state.replace(step=state.step + 1, params=params, opt_state=opt_state, totals=totals)
-        figures = {
-            "loss": jnp.mean(losses),
-            "parameter_norm": optax.global_norm(state.params),
-        }
+        figures = {"loss": jnp.mean(losses), "parameter_norm": optax.global_norm(state.params)}
         figures |= {f"gradient_norm/{name}": norm for name, norm in gradient_norms(grads).items()}
         return state, figures
 

@@ -365,7 +365,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_no_end(work, tmp_path, monkey
 
 def test_a_run_that_never_stands_still_is_told(work, monkeypatch):
     steps = iter(range(99))
-    monkeypatch.setattr(slices, "_checkpoints", lambda _: {next(steps)})
+    monkeypatch.setattr(slices, "checkpoint_steps", lambda _: [next(steps)])
     assert packer(work).pack()[0] == "one/a/2: left out, it changes all the time"
 
 

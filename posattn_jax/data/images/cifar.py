@@ -197,10 +197,7 @@ CIFAR100 = Cifar(  # its labels are the fine ones; a binary record has a coarse 
         "cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "cifar-100-python",
-        {
-            "train": {"train": "16019d7e3df5f24257cddd939b257f8d"},
-            "test": {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-        },
+        {"train": {"train": "16019d7e3df5f24257cddd939b257f8d"}, "test": {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}},
     ),
 )
 SETS = {"cifar10": CIFAR10, "cifar100": CIFAR100}

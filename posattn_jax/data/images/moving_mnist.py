@@ -151,10 +151,7 @@ class Clips(Scene):
         starts = first + np.maximum(0, -travels) + _uniform(chances[:, 2:], room + 1 - np.abs(travels))
         places = starts[:, None] + velocities[:, None] * np.arange(self.frames)[:, None]
         return dataclasses.replace(
-            digits,
-            images=MovingDigits(digits.images, places, self.canvas),
-            labels=labels,
-            num_classes=len(DIRECTIONS),
+            digits, images=MovingDigits(digits.images, places, self.canvas), labels=labels, num_classes=len(DIRECTIONS)
         )
 
 

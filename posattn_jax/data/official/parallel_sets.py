@@ -38,24 +38,15 @@ NEWS_13 = OfficialFile(
     "sha256:17992b7e919cfb754c60f4e754148bc23b80706ad0ed7b34150831a554b40c91",
 )
 UN_FRENCH = OfficialFile(
-    f"{STATMT}wmt13/training-parallel-un.tgz",
-    "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
+    f"{STATMT}wmt13/training-parallel-un.tgz", "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47"
 )
 GIGA = OfficialFile(
-    f"{STATMT}wmt10/training-giga-fren.tar",
-    "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
+    f"{STATMT}wmt10/training-giga-fren.tar", "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a"
 )
-TEST_2014 = OfficialFile(
-    f"{STATMT}wmt14/test-full.tgz",
-    "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
-)
-TEST_2017 = OfficialFile(
-    f"{STATMT_DATA}wmt17/translation-task/test.tgz",
-    "md5:86a1724c276004aa25455ae2a04cef26",
-)
+TEST_2014 = OfficialFile(f"{STATMT}wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
+TEST_2017 = OfficialFile(f"{STATMT_DATA}wmt17/translation-task/test.tgz", "md5:86a1724c276004aa25455ae2a04cef26")
 UN_CHINESE = OfficialFile(
-    f"{TFDS}uncorpus/UNv1.0.en-zh.tar.gz",
-    "sha256:6f9c6401d5f0a49b20661324570d99fb86822d82f974748a361e19b9b886dd49",
+    f"{TFDS}uncorpus/UNv1.0.en-zh.tar.gz", "sha256:6f9c6401d5f0a49b20661324570d99fb86822d82f974748a361e19b9b886dd49"
 )
 CWMT = tuple(
     OfficialFile(f"{name}.zip", page=CWMT_PAGE)

@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import logging
 import os
 import pathlib
 import platform
@@ -12,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jaxlib
 
-from posattn_jax.system.compiler import shared_library
+from posattn_jax.system import compiler
 
 SOURCES = pathlib.Path(__file__).parent
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-w")
@@ -21,7 +20,6 @@ FUNCTIONS = ("forward", "backward")
 # The environment variable that turns the kernel off if it is 0.
 VARIABLE = "POSATTN_NATIVE"
 
-_logger = logging.getLogger(__name__)
 _lock = threading.RLock()
 # By dtype: the reason why there is no kernel, or None if there is one.
 _obstacles: dict[str, str | None] = {}
@@ -39,17 +37,8 @@ def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
     is no kernel, a warning says so once.
     """
     with _lock:
-        if dtype not in _obstacles:
-            _obstacles[dtype] = None  # so that `check` can call the kernel
-            try:
-                _load(dtype, check)
-            except Exception as error:
-                _obstacles[dtype] = (str(error).strip() or type(error).__name__).splitlines()[0]
-                _logger.warning(
-                    "native attention is not available on this CPU, other implementations are used: %s",
-                    _obstacles[dtype],
-                )
-        return _obstacles[dtype]
+        load = functools.partial(_load, dtype, check)
+        return compiler.obstacle(_obstacles, dtype, load, "native attention is not available on this CPU")
 
 
 def _load(dtype: str, check: Callable[[], None]) -> None:
@@ -57,7 +46,7 @@ def _load(dtype: str, check: Callable[[], None]) -> None:
         raise RuntimeError(f"{VARIABLE}=0")
     options = [*OPTIONS, f"-DSCALAR={SCALARS[dtype]}"]
     depends = (jaxlib.__version__, _cpu())
-    with shared_library(SOURCES / "kernel.cc", options, jax.ffi.include_dir(), depends) as (path, is_new):
+    with compiler.shared_library(SOURCES / "kernel.cc", options, jax.ffi.include_dir(), depends) as (path, is_new):
         _register(path, dtype)
         if is_new:
             check()

@@ -1,7 +1,6 @@
 """The compiled kernels for NVIDIA GPUs: whether they are here, whether they are right, and for which problems."""
 
 import functools
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +12,13 @@ from posattn_jax.ops.attention import support
 from posattn_jax.ops.attention.cuda import library, program
 from posattn_jax.ops.attention.kernel import Kernel, check, in_all_processes, random_problem, untraced
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.system import compiler
 from posattn_jax.system.compat import get_default_device
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
 # Every other program is compared with "reference" in the process that is about to use it.
 VERIFIED: tuple[tuple[str, str], ...] = ()
 
-_logger = logging.getLogger(__name__)
 # By program, as `fault` tells them apart: what is wrong with it on a device of this process, or None.
 _faults: dict[tuple, str | None] = {}
 _locks: dict[tuple, threading.Lock] = {}
@@ -98,18 +97,14 @@ def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
     if (capability, dtype) in VERIFIED:
         return None
     which = (capability, plan.defines, plan.slabs)
+    without = f"CUDA attention with {problem.query.shape[-1]} features of {dtype} fails its check on this GPU"
+
+    def load():
+        if (device := _device_of(capability)) is not None:
+            _check(problem, plan, device, capability)
+
     with _locks.setdefault(which, threading.Lock()):
-        if which not in _faults:
-            _faults[which] = None
-            try:
-                if (device := _device_of(capability)) is not None:
-                    _check(problem, plan, device, capability)
-            except Exception as error:
-                _faults[which] = (str(error).strip() or type(error).__name__).splitlines()[0]
-                what = f"{problem.query.shape[-1]} features of {dtype}"
-                told = "CUDA attention with %s fails its check on this GPU, other implementations are used: %s"
-                _logger.warning(told, what, _faults[which])
-        return _faults[which]
+        return compiler.obstacle(_faults, which, load, without)
 
 
 def _device_of(capability: str) -> Any:

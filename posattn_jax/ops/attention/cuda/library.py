@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jaxlib
 
+from posattn_jax.system import compiler
 from posattn_jax.system.compiler import digest, first_error, shared_library
 from posattn_jax.system.files import cache_folder, write_atomically
 
@@ -49,20 +50,15 @@ def obstacle(arch: str) -> str | None:
 
     The answer is remembered for later calls. If nothing can, a warning says so once.
     """
+
+    def load():
+        if os.environ.get(VARIABLE) == "0":
+            raise RuntimeError(f"{VARIABLE}=0")
+        _architecture(arch)
+        handler()
+
     with _lock:
-        if arch not in _obstacles:
-            _obstacles[arch] = None
-            try:
-                if os.environ.get(VARIABLE) == "0":
-                    raise RuntimeError(f"{VARIABLE}=0")
-                _architecture(arch)
-                handler()
-            except Exception as error:
-                _obstacles[arch] = (str(error).strip() or type(error).__name__).splitlines()[0]
-                _logger.warning(
-                    "CUDA attention is not available on this GPU, other implementations are used: %s", _obstacles[arch]
-                )
-        return _obstacles[arch]
+        return compiler.obstacle(_obstacles, arch, load, "CUDA attention is not available on this GPU")
 
 
 @_once
