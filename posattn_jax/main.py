@@ -230,16 +230,8 @@ NO_CONFIG |= {
     "configs": "expected none with --mode=configs, which lists those of the package",
 }
 NO_CONFIG_YET = "expected --config=FILE too, whose field it sets, such as --config=configs/digits.py"
-MAIN_FLAGS = (
-    "config",
-    "workdir",
-    "mode",
-    "modules",
-    "treatment",
-    "seeds",
-    "debug",
-    "version",
-)  # options that --help lists for all modes
+# Options that --help lists for all modes.
+MAIN_FLAGS = ("config", "workdir", "mode", "modules", "treatment", "seeds", "debug", "version")
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",

@@ -14,31 +14,11 @@ import jax.numpy as jnp
 from posattn_jax.system.compat import ClosedJaxpr, Jaxpr
 
 # Operations that only move floating-point numbers, or convert them.
-MOVES = (
-    "broadcast_in_dim",
-    "concatenate",
-    "convert_element_type",
-    "copy",
-    "copy_p",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    "iota",
-    "optimization_barrier",
-    "pad",
-    "reshape",
-    "reduce_precision",
-    "rev",
-    "scatter",
-    "select_n",
-    "sharding_constraint",
-    "slice",
-    "split",
-    "squeeze",
-    "stop_gradient",
-    "transpose",
-    "bitcast_convert_type",
-)
+MOVES = """
+broadcast_in_dim concatenate convert_element_type copy copy_p dynamic_slice dynamic_update_slice gather iota
+optimization_barrier pad reshape reduce_precision rev scatter select_n sharding_constraint slice split squeeze
+stop_gradient transpose bitcast_convert_type
+"""
 REDUCTIONS = ("reduce_", "cumsum", "cumlogsumexp", "cummax", "argmax", "argmin", "scatter-add", "scatter_add")
 
 
@@ -89,7 +69,7 @@ def _of_any(equation: Any) -> int:
     """The operations of an equation that contains no others."""
     name = equation.primitive.name
     outputs = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
-    if not outputs or name in MOVES:
+    if not outputs or name in MOVES.split():
         return 0
     given = [variable.aval.shape for variable in equation.invars]
     if name.startswith(REDUCTIONS):

@@ -20,15 +20,9 @@ MAY_CHANGE = (*OF_THE_PLACE, "task.pretrained")
 # ... its length, if the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid of the data, what is evaluated, and the decoding.
-MAY_DIFFER = (
-    "data.height",
-    "data.width",
-    "data.pool",
-    "data.validation_limit",
-    "data.test_part",
-    "train.eval_batch_size",
-)
-MAY_DIFFER += ("task.decoding.beam_size", "task.decoding.batch_size", "task.decoding.extra_length")
+MAY_DIFFER = ("data.height", "data.width", "data.pool", "data.validation_limit", "data.test_part")
+MAY_DIFFER += ("train.eval_batch_size", "task.decoding.beam_size", "task.decoding.batch_size")
+MAY_DIFFER += ("task.decoding.extra_length",)
 
 
 def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:

@@ -8,27 +8,16 @@ from posattn_jax.system.errors import InputError
 
 # The libraries of each extra, by the names under which they are imported. The layers do not need them.
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "train": (
-        "PIL",
-        "grain",
-        "markdown",
-        "matplotlib",
-        "optax",
-        "orbax",
-        "pooch",
-        "rich",
-        "scipy",
-        "sentencepiece",
-        "sklearn",
-        "submitit",
-        "tensorboardX",
-        "tqdm",
-    ),
-    "tfds": ("importlib_resources", "tensorflow_datasets"),
-    "nlp": ("sacrebleu", "sacremoses"),
-    "export": ("flatbuffers",),
-    "convert": ("safetensors", "tokenizers"),
-    "wandb": ("wandb",),
+    extra: tuple(libraries.split())
+    for extra, libraries in {
+        "train": "PIL grain markdown matplotlib optax orbax pooch rich scipy sentencepiece sklearn submitit "
+        "tensorboardX tqdm",
+        "tfds": "importlib_resources tensorflow_datasets",
+        "nlp": "sacrebleu sacremoses",
+        "export": "flatbuffers",
+        "convert": "safetensors tokenizers",
+        "wandb": "wandb",
+    }.items()
 }
 
 

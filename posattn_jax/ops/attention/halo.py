@@ -28,15 +28,8 @@ from posattn_jax.ops.attention.support import GRID_AXIS, refuse, supports
 from posattn_jax.ops.precision import as_array
 
 # Arguments of `relative_attention` that cannot be split.
-UNSUPPORTED = (
-    "mask",
-    "bias",
-    "segment_ids",
-    "query_seq_lengths",
-    "key_value_seq_lengths",
-    "query_grid_shape",
-    "dilation",
-)
+UNSUPPORTED = ("mask", "bias", "segment_ids", "query_seq_lengths", "key_value_seq_lengths")
+UNSUPPORTED += ("query_grid_shape", "dilation")
 
 _LOG = logging.getLogger(__name__)
 
