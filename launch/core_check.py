@@ -1,8 +1,8 @@
 """What the core of setup.py is enough for, in an environment that has nothing else: launch/core_check.py [--gradients]
 
-Runs the example in the docstring of every public name, in which Linen modules are only traced, or with --gradients run
-with the gradient of every parameter; the examples of docs/importing.md but Equinox's; then sees that the command helps,
-and says in a line what it lacks.
+Runs the example in the docstring of every public name, in which Linen modules are only traced; then sees that the
+command helps, and says in a line what it lacks. With --gradients modules are run, with the gradient of every parameter,
+and so are the examples of docs/importing.md but Equinox's.
 """
 
 import concurrent.futures
@@ -119,13 +119,14 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(
         min(4, os.cpu_count() or 1), mp_context=multiprocessing.get_context("spawn")
     ) as pool:
-        page = pool.submit(run_page)  # the longest
+        page = [pool.submit(run_page)] if "--gradients" in sys.argv else []  # the longest
         differentiated = {module for modules in pool.map(run_example, places) for module in modules}
-        page.result()
+        for each in page:
+            each.result()
     try_command()
     public = f"{len(posattn_jax.__all__)} public names, {len(posattn_jax.nnx.__all__)} of NNX"
-    gradients = f"gradients of {len(differentiated)} Linen modules, " if "--gradients" in sys.argv else ""
-    print(f"core alone: {public}, {gradients}docs/importing.md, the command")
+    more = f"gradients of {len(differentiated)} Linen modules, docs/importing.md, " if page else ""
+    print(f"core alone: {public}, {more}the command")
 
 
 if __name__ == "__main__":
