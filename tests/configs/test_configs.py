@@ -344,7 +344,9 @@ def training_commands(text):
 def needs_files(name, words, folder):
     """Whether the data of a config cannot be read in an empty folder."""
     config = importlib.import_module(f"configs.{name}").get_config(",".join(words))
-    data = experiment.data_set(change(config, {"data.dir": str(folder / "empty")} if "dir" in config.data else {}))
+    if "dir" not in config.data:  # made, not read
+        return False
+    data = experiment.data_set(change(config, {"data.dir": str(folder / "empty")}))
     try:
         data.load(Reading(1, folder / "cache", pretrained=folder if isinstance(data, Glue) else None))
     except InputError:
