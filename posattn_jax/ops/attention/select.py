@@ -114,7 +114,8 @@ def factorised_attention(problem: Problem) -> Found:
 
 
 # By name: how it attends, and what it does not support, in the order in which it is told. Problems that are by pair are
-# computed by "reference", whatever the implementation, but for "factorised".
+# computed by "reference", whatever the implementation, but for "factorised". Kernels lack more on some devices: their
+# own `supports` says what.
 _TABLE: dict[str, tuple[Callable[[Problem], Found], tuple[str, ...]]] = {
     "auto": (auto_attention, ()),
     "reference": (reference_attention, (support.CUT,)),
