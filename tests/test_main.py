@@ -60,11 +60,11 @@ def test_the_same_command_again_changes_nothing(trained):
 def test_evaluate_by_the_config_of_the_run(trained, tmp_path):
     """Without --config. Its fields can be set as with a config file."""
     run = shutil.copytree(trained[0], tmp_path / "run")
-    options = "--mode=evaluate", f"--workdir={run}", "--config.train.eval_batch_size=7"
+    options = "--mode=evaluate", f"--workdir={run}", "--config.train.eval_batch_size=120"
     code, out, err = run_forked(*options, config=None)
     assert code == 0, err
     found = json.loads((run / "evaluation.json").read_text())
-    assert found["config"]["train"]["eval_batch_size"] == 7 and 0 <= found["validation"]["accuracy"] <= 1
+    assert found["config"]["train"]["eval_batch_size"] == 120 and 0 <= found["validation"]["accuracy"] <= 1
     assert out.startswith("validation: ")
 
 

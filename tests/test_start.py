@@ -56,10 +56,10 @@ def test_flags_are_checked_before_a_library_is_imported(line, code, told):
 @pytest.mark.parametrize(
     "line, told",
     [
-        (f"{DIGITS} --config.train.epochs=2", "did you mean --config.train.total_epochs?"),
+        slow(f"{DIGITS} --config.train.epochs=2", "did you mean --config.train.total_epochs?"),
         slow(f"{DIGITS} --config.train.batch_size=few", "--config.train.batch_size"),
         slow("--config=configs/digits.py:tini --workdir=build/none", 'digits variant "tini"'),
-        (f"{DIGITS} --config.train.total_epochs=3", "total_epochs=3.0: has no effect with train.total_steps=2"),
+        slow(f"{DIGITS} --config.train.total_epochs=3", "total_epochs=3.0: has no effect with train.total_steps=2"),
         (f"{DIGITS} --mode=sweep --treatments=siren_2d,span2d", "--treatments=span2d: "),
         (f"{DIGITS} --treatment=span2d", "--treatment=span2d: "),
         slow(f"{DIGITS} --seeds=1,b", "--seeds=1,b"),

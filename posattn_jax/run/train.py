@@ -61,11 +61,6 @@ def train(
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
     task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], num_seeds=len(configs))
-    if isinstance(sources[0]["train"], Ordered):
-        print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
-    else:
-        counts = ", ".join(f"{name} {len(source):,}" for name, source in sources[0].items())
-        print(f"examples: {counts}; grid {' x '.join(map(str, task.grid_shape))}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [max(checkpoint_steps(workdir), default=0) for workdir in workdirs]
     starts = [
@@ -74,6 +69,11 @@ def train(
     ]
     stages = _stages(steps, settings.total_steps)
     program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
+    if isinstance(sources[0]["train"], Ordered):
+        print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
+    else:
+        counts = ", ".join(f"{name} {len(source):,}" for name, source in sources[0].items())
+        print(f"examples: {counts}; grid {' x '.join(map(str, task.grid_shape))}")
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
