@@ -9,7 +9,7 @@
 #             and the notebooks run
 #   JAX/FLAX  BETWEEN, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
-# --all these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
+# --all these are fewer: the core is tried with the least versions alone, without gradients or pages, and then what versions
 # break: an implementation, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
 # and its export. Two environments are tried at a time, of which one installs: half of the time there is work for one
 # core alone. What ran where is told as a table; that of docs/importing.md is of --all.
