@@ -18,7 +18,7 @@ from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.precision import aligned
-from posattn_jax.ops.reach import SHARES
+from posattn_jax.ops.reach import shares
 from posattn_jax.ops.translution import ClsMatrices
 
 
@@ -106,8 +106,5 @@ def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
     if tokens.reach is None or not isinstance(tokens.reach, Array):
         reach = half if tokens.reach is None else np.minimum(tokens.reach, half)
         return within(reach)(tables)
-    halves = np.unique(np.ceil(np.outer(SHARES, half)).astype(int), axis=0)
-    enough = jnp.all(
-        jnp.less_equal(*aligned(jnp.minimum(*aligned(tokens.reach, np.array(half))), np.array(halves))), axis=-1
-    )
-    return lax.switch(jnp.argmax(enough), [within(reach) for reach in halves], tables)
+    halves, index = shares(jnp.minimum(*aligned(tokens.reach, half)), half.tolist())
+    return lax.switch(index, [within(reach) for reach in halves], tables)

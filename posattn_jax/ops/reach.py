@@ -45,9 +45,15 @@ def within_reach(
         return _within(function, operands, features, far, tuple(map(min, reach, far)))
     if get_default_device().platform != "cpu" and grid.num_positions(features.shape[:-1]) <= ACCELERATOR_OFFSETS:
         return function(operands, features)
+    halves, index = shares(reach, far)
+    return _one_of(function, operands, features, far, tuple(map(tuple, halves.tolist())), index)
+
+
+def shares(reach: Int[Array, "p"], far: Shape) -> tuple[np.ndarray, Int[Array, ""]]:
+    """The half-spans of `SHARES` of a grid that reaches as `far`, and the index of the first that contains `reach`."""
     halves = np.unique(np.ceil(np.outer(SHARES, far)).astype(int), axis=0)
     enough = jnp.all(jnp.less_equal(*aligned(reach, halves)), axis=-1)
-    return _one_of(function, operands, features, far, tuple(map(tuple, halves.tolist())), jnp.argmax(enough))
+    return halves, jnp.argmax(enough)
 
 
 def _within(function: Callable, operands: Any, features: Array, far: Sizes, half: Sizes) -> Array:
@@ -59,5 +65,6 @@ def _within(function: Callable, operands: Any, features: Array, far: Sizes, half
 def _one_of(
     function: Callable, operands: Any, features: Array, far: Sizes, halves: tuple[Sizes, ...], index: Array
 ) -> Array:
-    branches = [functools.partial(_within, function, far=far, half=half) for half in halves]
+    # Recomputed for the gradient: whatever one branch keeps for it, all others write as zeros.
+    branches = [jax.checkpoint(functools.partial(_within, function, far=far, half=half)) for half in halves]
     return lax.switch(index, branches, operands, features)
