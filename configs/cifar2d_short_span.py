@@ -7,17 +7,22 @@ and 14 without a span. Expected validation accuracy of :half: .54 to .55, and .5
 (docs/results/cifar_short_span). Of 32x32 after an hour: .44, and .36 without (docs/results/cifar_short_span_full);
 on an H200 with implementation fused after 1 epoch, in about a minute: .44 (docs/gpu.md).
 "" (32x32), :half (16x16, 3 blocks), :quick (8x8, 3 blocks), :tiny (tests); all but the last train for 5 epochs.
+With "half,forms" the sweep compares a ramp without a penalty with windows and with no span.
 """
 
 from ml_collections import ConfigDict
 
 from configs.lib import common
-from posattn_jax import GaussianSpan
+from posattn_jax import GaussianSpan, RampSpan, WindowSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
 
+WITHOUT = common.NO_SPAN | {"task.span_penalty": 0.0, "optimizer.span_learning_rate": 0.0}
+RAMP_WIDTH = 0.2  # 3 of the 15 places of :half; a weight of 1 up to 2 places, so the keys of a window of 2
+
 
 def get_config(variant: str = "") -> ConfigDict:
+    variant = variant.removesuffix(",forms")
     config = common.apply_variant(common.get_config(), variant)
     span = part(GaussianSpan, initial_sigma=0.05, mode="log_add", per_head=True)
     change(config, {common.SPAN: span, "task.span_penalty": 0.1, "optimizer.span_learning_rate": 1e-4})
@@ -30,10 +35,33 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    without = common.NO_SPAN | {"task.span_penalty": 0.0, "optimizer.span_learning_rate": 0.0}
+    """The short span against no span. With "forms": a ramp against windows and against no span."""
+    if variant.endswith(",forms"):
+        return forms()
     return Plan(
         "Does a learned span pay on images, in two dimensions?",
-        (Treatment("learned", "learned span"), Treatment("none", "no span", without)),
+        (Treatment("learned", "learned span"), Treatment("none", "no span", WITHOUT)),
         (Hypothesis("A learned span is not worse than none by .01", "learned", "none", "greater", margin=0.01),),
         seeds=PAPER_SEEDS[:3],
+    )
+
+
+def forms() -> Plan:
+    """A ramp that learns, by .2 % of its width in an update of Adam, and windows that do not."""
+    span = part(RampSpan, initial_width=RAMP_WIDTH)
+    ramp = {common.SPAN: span, "task.span_penalty": 0.0, "optimizer.span_learning_rate": 2e-3}
+
+    def window(reach: int) -> Treatment:
+        fields = WITHOUT | {common.SPAN: part(WindowSpan, half_span=(reach, reach))}
+        return Treatment(f"window_{reach}", f"window of {reach} places to each side", fields)
+
+    return Plan(
+        "Is a learned ramp as good as no span on images, and as the best window?",
+        (Treatment("ramp", "ramp, no penalty", ramp), Treatment("none", "no span", WITHOUT), window(2), window(3)),
+        (
+            Hypothesis("A ramp is not worse than no span by .01", "ramp", "none", "greater", margin=0.01),
+            Hypothesis("A ramp is not worse than a window of 2 by .01", "ramp", "window_2", "greater", margin=0.01),
+            Hypothesis("A ramp is not worse than a window of 3 by .01", "ramp", "window_3", "greater", margin=0.01),
+        ),
+        seeds=PAPER_SEEDS,
     )
