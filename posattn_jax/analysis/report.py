@@ -69,7 +69,7 @@ def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Co
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in told(runs, tested):
         print(line.replace("**", ""))
-    for line in runs.left_out:
+    for line in runs.missing:
         print(f"left out: {line}")
     print(f"report {folder / 'index.html'}: {len(runs.all)} runs")
 
@@ -108,8 +108,8 @@ def compose(
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power(plan)]
     parts += ["## How it was made", _how(runs)]
-    if runs.left_out:
-        parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
+    if runs.missing:
+        parts += ["## Left out", "\n".join(f"- {line}" for line in runs.missing)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -250,7 +250,7 @@ def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) ->
                 }
                 for run in runs.all
             ],
-            "left_out": runs.left_out,
+            "left_out": runs.missing,
             "commands": runs.commands,
         }
     )

@@ -294,9 +294,9 @@ def test_what_is_missing_is_named_and_left_out(folder, undrawn, capsys):
     write_run(folder / "other" / "1", 0.1)
     runs = read_runs(folder)
     assert [run.seed for run in runs.runs["half"]] == [1, 3, 4, 5]
-    assert runs.left_out == [
+    assert runs.missing == [
+        "span/3: not started",
         "other: is no treatment of this sweep",
-        "span/3: was not started",
         "half/2: is not finished",
         "span/77: is no seed of this sweep",
     ]
@@ -339,7 +339,7 @@ def check_counted(folder):
 def test_a_treatment_that_was_not_chosen(folder):
     """Of a sweep's part the plan is whole, and what was not started is one line."""
     shutil.rmtree(folder / "half")
-    assert read_runs(folder).left_out == ["half: not started"]
+    assert read_runs(folder).missing == ["half: not started"]
     report.write(folder)
     check_counted(folder)
 
@@ -621,3 +621,13 @@ def test_runs_of_several_folders_are_one_sweep(folder, tmp_path_factory, undrawn
     changed = plan(treatments=(Treatment("none", "no span", {"model.span": 2}), *plan().treatments[1:]))
     with pytest.raises(InputError, match="none has other fields"):
         join(expected, dataclasses.replace(expected, plan=changed))
+
+
+def test_what_a_part_did_not_start_another_may_have(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "part")
+    shutil.rmtree(folder / "half")
+    for name in ("none", "span", "half/5"):
+        shutil.rmtree(tmp_path / "part" / name)
+    first, second = read_runs(folder), read_runs(tmp_path / "part")
+    assert (first.missing, second.missing) == (["half: not started"], ["none, span, half/5: not started"])
+    assert join(first, second).missing == ["half/5: not started"]

@@ -41,7 +41,7 @@ class Runs:
     Attributes:
       plan: the plan of the sweep.
       runs: treatment -> its finished runs. Treatments and seeds are in the plan's order.
-      left_out: a line for everything that is missing or was not used.
+      left_out: a line for everything that was started and is missing, or was not used: what it is, ":" and why.
       commands: the commands that ran the sweep, as far as they are known.
       curves, spans: treatment -> data of pictures: see `curves.py`.
       costs: treatment -> the costs of an update, as `sweeps.costs` has measured them.
@@ -65,6 +65,17 @@ class Runs:
     def treatments(self) -> list[Treatment]:
         """The treatments with a finished run."""
         return [treatment for treatment in self.plan.treatments if treatment.name in self.runs]
+
+    @property
+    def missing(self) -> list[str]:
+        """`left_out`, after a line for the treatments and runs of the plan that were not started."""
+        known = {line.split(":")[0] for line in self.left_out} | {f"{run.treatment}/{run.seed}" for run in self.all}
+        names = []
+        for treatment in self.plan.treatments:
+            planned = [f"{treatment.name}/{seed}" for seed in self.plan.seeds_of(treatment)]
+            waiting = [name for name in planned if name not in known]
+            names += [treatment.name] if waiting == planned else waiting
+        return [*([f"{', '.join(names)}: not started"] if names else []), *self.left_out]
 
     @property
     def judged_by(self) -> str:

@@ -53,8 +53,6 @@ def _read_folders(workdir: pathlib.Path) -> Runs:
     seeds = {treatment.name: plan.seeds_of(treatment) for treatment in plan.treatments}
     started = {folder.parent.name for folder in folders}
     left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - seeds.keys())]
-    if missing := [name for name in seeds if name not in started]:
-        left_out.append(f"{', '.join(missing)}: not started")
     read = {
         (name, seed): _read_run(workdir / name / str(seed), name, seed, plan)
         for name in seeds
@@ -171,11 +169,11 @@ def _plan_of(folders: list[pathlib.Path]) -> Plan:
     )
 
 
-def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str:
-    """The run, or the reason why there is none."""
+def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str | None:
+    """The run; or the reason why there is none; or None, if it was not started."""
     config, summary, evaluation = (read_json(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
     if config is None:
-        return "was not started"
+        return None
     if config["seed"] != seed:
         raise InputError(f"{workdir}: its config has seed={config['seed']}, its folder is named {seed}")
     fields = plan.treatment(treatment).fields

@@ -63,7 +63,8 @@ def read(path: pathlib.Path) -> Runs:
         text = path.read_text(encoding="utf-8")
         first, *lines = (json.loads(line, object_hook=with_present_classes) for line in text.splitlines())
         plan = plan_of(first["plan"])
-        runs = Runs(plan, {}, first["left_out"], first["commands"], {}, {}, {}, {})
+        left_out = [line for line in first["left_out"] if not line.endswith("not started")]  # `Runs.missing` knows them
+        runs = Runs(plan, {}, left_out, first["commands"], {}, {}, {}, {})
         configs = {line["treatment"]: first["config"] | line.get("config", {}) for line in lines if "seed" not in line}
         for line in lines:
             if "seed" in line:

@@ -1,10 +1,8 @@
 """The fused kernels for TPUs: interpreted as every implementation, and lowered with no TPU at hand."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import math
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -76,16 +74,6 @@ def test_heads_that_share_registers(float64, in_the_place_of_tiled, monkeypatch,
     TestFusedTpu().check_against_oracle(inputs, (3, 5), threshold=0.4)
 
 
-def on_a_deep_stack(function):
-    """What it returns: XLA's passes go as deep as an interpreted kernel's chain of operations is long."""
-    before = threading.stack_size(2**29)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return pool.submit(function).result()
-    finally:
-        threading.stack_size(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("grid_shape", [(21,), slow((7, 5)), slow((2, 2, 6))], ids=str)
 def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
@@ -96,13 +84,14 @@ def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid_shape", [(300,), (20, 30), (2, 3, 150)], ids=str)
+@pytest.mark.parametrize("grid_shape", [(300,), (10, 30), (2, 3, 150)], ids=str)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
     """Tiles as they are on a TPU; values and gradients against those of implementation "dense" in float32.
 
     In the gradient of a bias, terms of all queries nearly cancel. In bfloat16 it may be off by twice as much as in
-    "dense", if that is more than 3 %.
+    "dense", if that is more than 3 %. XLA compiles an interpreted kernel by calls as deep as it has tiles, on a thread
+    of its own: twice as many rows overflow its stack.
     """
     in_the_place_of_tiled.clear()
     in_the_place_of_tiled["interpret"] = True
@@ -119,7 +108,7 @@ def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
 
     expected = jax.jit(functools.partial(evaluate, implementation="dense"))(rounded)
     lower = {name: x.astype(dtype) if name != "sigma" else x for name, x in rounded.items()}
-    got = on_a_deep_stack(functools.partial(jax.jit(functools.partial(evaluate, implementation="tiled")), lower))
+    got = jax.jit(functools.partial(evaluate, implementation="tiled"))(lower)
     dense = jax.jit(functools.partial(evaluate, implementation="dense"))(lower)
     tolerance = 1e-4 if dtype == jnp.float32 else 0.03
     for array, exact, own in zip(*map(jax.tree.leaves, (got, expected, dense)), strict=True):
