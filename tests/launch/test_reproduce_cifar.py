@@ -57,7 +57,7 @@ def test_two_slices(tmp_path):
     second = reproduce(*arguments, cwd=tmp_path, PATH=f"{with_a_gpu(tmp_path / 'bin')}:{os.environ['PATH']}")
     assert second.returncode == 0, second.stderr
     commands = json.loads((tmp_path / "runs" / "sweep.json").read_text())["commands"]
-    assert ["--vmap_seeds=5" in command for command in commands] == [False, True]
+    assert "--vmap_seeds=5" in commands.pop() and "--vmap_seeds=5" not in "".join(commands)  # if the first got as far
     assert len(list((tmp_path / "runs").glob("*/1/summary.json"))) == 2
     results = json.loads((tmp_path / "runs" / "report" / "results.json").read_text())
     assert [treatment["treatment"]["name"] for treatment in results["treatments"]] == ["siren_2d", "span_2d"]
