@@ -67,6 +67,7 @@ PROBLEMS = {
     ),
     "2-D, beta alone": Problem("2d19x33", None, 64, "bfloat16", ("relative_bias",)),
     "2-D, a covariance": Problem("2d19x12", 5, 64, "float32", ALL, "covariance"),
+    "3-D, a covariance": Problem("3d5x6x7", 2, 8, "float32", ALL, "covariance"),
     "2-D, 128 features": Problem("2d17x12", 5, 128, "bfloat16", ALL, "shared", MASKS[:1]),
     "2-D, content alone, 256 features": Problem("2d12x14", 4, 256, "bfloat16", CONTENT),
 }

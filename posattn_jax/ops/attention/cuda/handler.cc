@@ -216,11 +216,12 @@ struct Kernel {
 };
 
 struct Module {
+  std::mutex mutex;  // of its own: while one device waits for a program to be loaded, others go on
   void* handle = nullptr;
   std::array<Kernel, KERNELS> kernels;
 };
 
-std::mutex mutex;
+std::mutex mutex;  // of the two maps, whose entries stay where they are
 std::map<std::string, std::string> programs;
 std::map<std::pair<void*, std::string>, Module> modules;  // by context and program
 
@@ -230,18 +231,19 @@ std::array<void*, KERNELS> functions(ffi::Dictionary attributes) {
   std::array<void*, KERNELS> found{};
   void* context = nullptr;
   check(driver().cuCtxGetCurrent(&context), "no context");
-  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_lock<std::mutex> of_maps(mutex);
+  const auto image = programs.find(program);
+  require(image != programs.end(), "the program " + program + " was not compiled in this process");
   Module& module = modules[{context, program}];
+  of_maps.unlock();
+  const std::lock_guard<std::mutex> lock(module.mutex);
   for_launches(attribute<Numbers>(attributes, "launches"), [&](const Launch& launch, Numbers) {
     Kernel& kernel = module.kernels[launch.kernel];
     if (kernel.function == nullptr || kernel.shared < launch.shared) {
       const Relaxed relaxed;
       const char* name = NAMES[launch.kernel];
-      if (module.handle == nullptr) {
-        const auto image = programs.find(program);
-        require(image != programs.end(), "the program " + program + " was not compiled in this process");
+      if (module.handle == nullptr)
         check(driver().cuModuleLoadData(&module.handle, image->second.data()), "the program is not loaded");
-      }
       check(driver().cuModuleGetFunction(&kernel.function, module.handle, name), name);
       check(driver().cuFuncSetAttribute(kernel.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, int(launch.shared)), name);
       check(driver().cuFuncSetAttribute(kernel.function, PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_SHARED), name);

@@ -64,8 +64,7 @@ def obstacle(arch: str) -> str | None:
 @_once
 def program(defines: tuple[str, ...], arch: str) -> str:
     """The name under which `TARGET` finds the kernels that are compiled with `defines`, such as "NAME=VALUE"."""
-    architecture, version = _architecture(arch), ".".join(map(str, _nvrtc().version))
-    name = digest(SOURCES, [*defines, str(architecture), version])
+    name = digest(SOURCES, [*_options(defines, arch), ".".join(map(str, _nvrtc().version))])
     kept = cache_folder() / f"{SOURCES.name}-{name}.cubin"
     try:
         cubin = kept.read_bytes()
@@ -92,8 +91,11 @@ def begin(defines: tuple[str, ...], arch: str) -> None:
 def compile_program(defines: tuple[str, ...], arch: str) -> bytes:
     """The binary for GPUs of an architecture, such as "8.0"."""
     sources = {path.name: path.read_bytes() for path in SOURCES.iterdir() if path.suffix in (".cu", ".h")}
-    options = [f"--gpu-architecture=sm_{_architecture(arch)}", "--std=c++17", *(f"-D{each}" for each in defines)]
-    return _nvrtc().compile("kernel.cu", sources, options)
+    return _nvrtc().compile("kernel.cu", sources, _options(defines, arch))
+
+
+def _options(defines: tuple[str, ...], arch: str) -> list[str]:
+    return [f"--gpu-architecture=sm_{_architecture(arch)}", "--std=c++17", *(f"-D{each}" for each in defines)]
 
 
 @_once

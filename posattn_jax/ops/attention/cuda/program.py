@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array, Sizes
-from posattn_jax.ops import grid
+from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.cuda import library
 from posattn_jax.ops.attention.kernel import FEATURES, addend_table, factor_table, half_spans, sum_groups
 from posattn_jax.ops.attention.problem import Problem
@@ -318,7 +318,9 @@ def backward(
 
     def total(name, like):
         """The cotangent of an operand, summed over the heads that share it."""
-        x = got["d_tangents" if name == "sigma" else f"d_{name}"]
+        if name == "sigma":
+            return of_sigma(got["d_tangents"], like)
+        x = got[f"d_{name}"]
         if name in ("key", "value"):
             x = sum_groups(x, like.shape[3])
         elif x.size > like.size:
@@ -326,6 +328,16 @@ def backward(
         return x.reshape(like.shape).astype(like.dtype)
 
     return pull_back({name: total(name, like) for name, like in learned.items()})[0]
+
+
+def of_sigma(cotangents: Array, sigma: Array) -> Array:
+    """The cotangent of sigma [o ...] from that of the numbers of every head [o h m]: see `_factor_and_tangents`."""
+    if sigma.ndim == 4:
+        factors = jnp.zeros((*cotangents.shape[:-1], *sigma.shape[2:]), cotangents.dtype)
+        cotangents = factors.at[..., *np.tril_indices(sigma.shape[-1])].set(cotangents)
+    if cotangents.size > sigma.size:
+        cotangents = cotangents.sum(1, keepdims=True)
+    return cotangents.reshape(sigma.shape).astype(sigma.dtype)
 
 
 class Device:
@@ -357,7 +369,7 @@ def plan_of(problem: Problem, device: Device) -> Plan:
         "HAS_ADDEND": problem.relative_bias is not None or (sigma is not None and not has_factor),
         "HAS_KEY_MASK": problem.key_mask is not None,
         "HAS_SEGMENTS": problem.segment_ids is not None,
-        "TANGENTS": 0 if sigma is None or not has_factor else math.prod(sigma.shape[min(sigma.ndim - 1, 1) :]),
+        "TANGENTS": 0 if sigma is None or not has_factor else len(span.pairs(sigma)),
         "CAUSAL": causal if isinstance(causal, bool) else 2,
     }
     return make_plan(
@@ -475,15 +487,20 @@ class Call:
 
 
 def _factor_and_tangents(problem: Problem) -> tuple[Array, Array]:
-    """The table of factors [h|1 *R], and its derivatives in the numbers of a head's sigma [h|1 *R m]."""
+    """The table of factors [h|1 *R], and its derivatives [h|1 *R m] in the m numbers of a head's sigma.
+
+    They are those of the lower triangle, if it is a factor.
+    """
     assert problem.sigma is not None, "a factor is that of a span"
     sigma = jnp.atleast_2d(problem.sigma)
 
-    def of_head(numbers):
-        return factor_table(problem, numbers.reshape(1, *sigma.shape[1:]))[0]
+    def of_head(sigma):
+        return factor_table(problem, sigma[None])[0]
 
-    of_heads = sigma.reshape(len(sigma), -1)
-    return jax.vmap(of_head)(of_heads), jax.vmap(jax.jacfwd(of_head))(of_heads)
+    derivatives = jax.vmap(jax.jacfwd(of_head))(sigma)  # [h|1 *R *sigma]
+    if sigma.ndim == 3:
+        derivatives = derivatives[..., *np.tril_indices(sigma.shape[-1])]
+    return jax.vmap(of_head)(sigma), derivatives
 
 
 def operands_dtype(problem: Problem) -> Any:

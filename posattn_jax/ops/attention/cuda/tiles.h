@@ -47,6 +47,9 @@ constexpr int kFirstAxis = 3 - DIMS;  // the sizes before it are 1
 // there are not enough registers.
 constexpr int kUnrolled = kInRegisters ? 4 : 1, kSharing = kInRegisters ? 3 : 2;
 constexpr int kMostTangents = 6;  // of a covariance of three dimensions
+#ifndef LANES
+static_assert(TANGENTS <= kMostTangents, "more numbers in a sigma");
+#endif
 constexpr int kMost = 0x7fffffff;
 
 constexpr DEVICE int smaller(int a, int b) { return a < b ? a : b; }

@@ -100,6 +100,7 @@ ALL = ("key", "relative_encoding", "content_bias", "position_bias")
         ((3, 5, 9), [0.4, 0.3, 0.2], {"is_causal": (False, True, True)}),
         ((19, 33), [[0.12, 0.2]], {"span_mode": "log_add"}),
         slow((19, 33), [[[0.1, 0.0], [0.05, 0.1]]], {}),
+        ((2, 3, 5), [[[0.4, 0.0, 0.0], [0.2, 0.5, 0.0], [-0.1, 0.3, 0.4]]], {}),  # the most numbers in a sigma
         slow((1, 65), [3.0, 0.1], {}),  # wider than the grid
         slow((2, 2, 70), [1.0, 1.0, 0.02], {"is_causal": True}),
     ],
