@@ -47,7 +47,7 @@ def test_every_method_of_a_variant_is_another_model(unchecked, variant):
         config = config_of(treatment.name, variant)
         config.model.num_blocks = 1
         source = made_source(config)
-        made.add((config.data.layout, repr(experiment.make_task(config, source))))  # which traces it
+        made.add((config.data.get("layout"), repr(experiment.make_task(config, source))))  # which traces it
     assert len(made) == len(plan.treatments) >= 29
 
 
