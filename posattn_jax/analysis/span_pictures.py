@@ -65,8 +65,8 @@ def _title(layer: int, factor: np.ndarray, summary: Mapping[str, Any]) -> str:
     told = [f"{s:.2f}" if s < FLAT else f"above {FLAT}" for s in deviations]  # a window is a Gaussian that is flat
     sigmas = (f"{name} {s}".strip() for name, s in zip(names, told, strict=True))
     unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
-    symbol = "width" if _is_box(summary) else "σ"
-    return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 32)
+    symbol = "reach" if _is_box(summary) else "σ"
+    return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 28)
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
@@ -108,7 +108,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         for rows, columns in boxes:
             _outline(axis, columns + 0.5, rows + 0.5, color=BLUE, linewidth=1.8, label="the spans of the heads", **own)
         if summary["initial_sigma"] is not None:
-            rows, columns = _half_spans(summary["initial_sigma"] * np.eye(len(grid)), summary)[-2:]
+            rows, columns = _half_spans(np.diag(np.broadcast_to(summary["initial_sigma"], len(grid))), summary)[-2:]
             first = {"color": VERMILLION, "linestyle": "--", "linewidth": 2, "label": "at first"}
             _outline(axis, columns + 0.5, rows + 0.5, **first, **own)
         around = "the image around its central pixel"

@@ -15,7 +15,7 @@ class Extent(NamedTuple):
     Attributes:
       sigma: [p], [h p], [1 p p] or [h p p].
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
-      mode: how the Gaussian changes the scores, "multiply" or "log_add"; or "box", not at all.
+      mode: how the Gaussian changes the scores, "multiply" or "log_add"; or "box", not at all: sigma is half its side.
       log_window: ln m [*R h], which is added to beta: a window of another form than a Gaussian.
 
     Example:

@@ -93,9 +93,9 @@ class LearnedWindow(_Box, nn.Module, kw_only=True):
     """A trained window of any form: weights are multiplied, before the softmax's sum, by `prod_i m(|x_i| / w_i)`.
 
     The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
-    Adam changes every width by the same share, whatever the grid and the width. Keys outside the box `|x_i| <= w_i`,
-    rounded up to whole positions, are not attended. ln m is added to beta. A subclass defines only
-    `log_profile`.
+    Adam changes every width by the same share, whatever the grid and the width. ln m is added to beta. Keys outside the
+    box `|x_i| <= w_i`, rounded up to whole positions, are not attended; where m is 0 at one width, the box holds only
+    keys nearer than that, and its sigma is one position less than w. A subclass defines only `log_profile`.
 
     Attributes:
       initial_width: w at the start, in units of the grid's S - 1.
@@ -122,25 +122,21 @@ class LearnedWindow(_Box, nn.Module, kw_only=True):
         span.check_window(self.initial_width)
         super().__post_init__()
 
-    @property
-    def initial_sigma(self) -> float:
-        """The sigma of `Extent` at the start."""
-        return self.initial_width
-
     def log_profile(self, distance: Array) -> Array:
         """ln m at distances of 0 and more, in widths. It may be -inf from 1 on."""
         raise NotImplementedError
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> Extent:
-        """The box, whose sigma is w [p] or [h p], and ln m [*R h]."""
+        """The box, whose sigma is [p] or [h p], and ln m [*R h]."""
         heads, num_dims = (tokens.num_heads,) if self.per_head else (), len(tokens.grid_shape)
         initial, dtype = nn.initializers.constant(math.log(self.initial_width)), float32_or_better(self.param_dtype)
         log_width = self.param("log_width", initial, (*heads, num_dims), dtype)
         grids = tokens.table_shape, tokens.reference_shape, tokens.query_grid_shape
         window = span.log_window(self.log_profile, log_width, *grids)
         window = jnp.broadcast_to(window, (*window.shape[:-1], tokens.num_heads))
-        return Extent(jnp.exp(log_width), self.threshold, self.mode, window)
+        sigma = span.box_sigma(self.log_profile, log_width, tokens.reference_shape, tokens.query_grid_shape)
+        return Extent(sigma, self.threshold, self.mode, window)
 
 
 class RampSpan(LearnedWindow, kw_only=True):

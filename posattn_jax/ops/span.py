@@ -227,6 +227,25 @@ def log_window(
     return jnp.broadcast_to(total, (*coordinates.shape[:-1], len(log_width)))
 
 
+def box_sigma(
+    log_profile: Callable[[Array], Array],
+    log_width: Float[Array, "... p"],
+    reference_shape: Shape,
+    query_grid_shape: Shape | None = None,
+) -> Float[Array, "... p"]:
+    """The sigma whose box, at `BOX_THRESHOLD`, holds every key that the window of `log_window` does not hide.
+
+    It is the width w. Where m is 0 at one width it is one position less, w - 1 / (S - 1): rounded up to whole
+    positions, that is the farthest key nearer than w. Offsets from queries on a grid of their own are not whole.
+    """
+    width = jnp.exp(_float32_or_better(log_width))
+    if query_grid_shape is not None:
+        return width
+    position = jnp.asarray(1 / np.maximum(np.subtract(reference_shape, 1), 1), width.dtype)
+    is_hidden = jnp.isneginf(log_profile(jnp.ones_like(width).T)).T
+    return jnp.where(is_hidden, jnp.maximum(minus(width, position), SIGMA_FLOOR), width)
+
+
 def check_sigma(initial_sigma: float) -> None:
     """ValueError for a Gaussian whose sigma cannot be learned from, or is no width."""
     if not 0 < initial_sigma < math.inf:

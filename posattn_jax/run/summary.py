@@ -1,5 +1,6 @@
 """Writes the results of a finished run: the arrays of its positional parts, its summary, and its pictures."""
 
+import math
 import pathlib
 import resource
 import subprocess
@@ -9,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
@@ -17,6 +19,8 @@ from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.data.images import GridImages
 from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.nn.span import LEARNED
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.span import deviations
 from posattn_jax.run import span_saving
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import RunError
@@ -67,16 +71,17 @@ def _finish(
 
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
-    spans = [getattr(block.attention, "span", None) for block in getattr(trainer.task, "blocks", ())]
-    span = next(filter(None, spans), None)
+    attentions = [block.attention for block in getattr(trainer.task, "blocks", ())]
+    span = next(filter(None, (getattr(each, "span", None) for each in attentions)), None)
+    initial = [_initial_sigma(trainer.task, each) for each in attentions]
     summary = {
         "best": best,
         "final": epochs[max(epochs)],
         "num_parameters": sum(array.size for array in jax.tree.leaves(trainer.program.abstract.params)),
         "grid_shape": list(trainer.task.grid_shape),
         **{name: _shares(rows, best["step"], name) for name in ("pair_share", "score_share")},
-        "initial_pair_share": _initial_shares(trainer.task, spans),
-        "initial_sigma": getattr(span, "initial_sigma", None),
+        "initial_pair_share": _initial_shares(trainer.task, initial),
+        "initial_sigma": next((sigma.tolist() for sigma in initial if sigma is not None), None),
         "threshold": span and span.threshold,
         "span_mode": span and span.mode,
         "seconds": member.seconds,
@@ -119,12 +124,20 @@ def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, f
     return {block: float(np.mean(values)) for block, values in shares.items()}
 
 
-def _initial_shares(task: Task, spans: Sequence[Any]) -> dict[str, float]:
+def _initial_sigma(task: Task, attention: Any) -> np.ndarray | None:
+    """The standard deviations [p] of a layer's learned span before the first update; None without one."""
+    if not isinstance(span := getattr(attention, "span", None), LEARNED):
+        return None
+    grid_shape, heads = task.grid_shape, attention.num_heads
+    tokens = Tokens(jnp.zeros((1, math.prod(grid_shape), heads)), grid_shape, heads)
+    extent, _ = span.init_with_output(jax.random.key(0), tokens)  # constants, for every head the same
+    return np.asarray(deviations(extent.sigma)).reshape(-1, len(grid_shape))[0]
+
+
+def _initial_shares(task: Task, initial: Sequence[np.ndarray | None]) -> dict[str, float]:
     """For each block with a learned span, the share of all pairs that was inside it before the first update."""
-    learned = [span if isinstance(span, LEARNED) else None for span in spans]
-    sigmas = [{} if span is None else {"sigma": np.full(len(task.grid_shape), span.initial_sigma)} for span in learned]
-    of_blocks = task.spans({f"block_{i}": sigma for i, sigma in enumerate(sigmas)})
-    return {block: float(np.mean(span["pair_share"])) for block, span in of_blocks.items()}
+    given = {f"block_{i}": {} if sigma is None else {"sigma": sigma} for i, sigma in enumerate(initial)}
+    return {block: float(np.mean(span["pair_share"])) for block, span in task.spans(given).items()}
 
 
 def _peak_memory_bytes() -> dict[str, int]:

@@ -18,7 +18,7 @@ from posattn_jax import (
     Tokens,
     relative_attention,
 )
-from posattn_jax.ops.span import span_share
+from posattn_jax.ops.span import half_span, span_share
 from tests import oracle
 from tests.ops.attention.attention_suite import NATIVE, H, make_inputs
 from tests.support.slow import slow
@@ -105,6 +105,33 @@ def test_values_and_gradients(float64, implementation, span, grid_shape, referen
         np.testing.assert_allclose(gradients[name], gradient, rtol=1e-9, atol=1e-10, err_msg=name)
 
 
+class StepSpan(LearnedWindow):
+    """A user's own: 1 within half a width, and 0 outside."""
+
+    def log_profile(self, distance):
+        return jnp.where(distance < 0.5, 0.0, -jnp.inf)
+
+
+@pytest.mark.parametrize("width", [0.3, 1.0, 1.4, 2.0, 2.6, 30.0])
+@pytest.mark.parametrize("span", [RampSpan(), StepSpan(), FlatSpan(), CosineSpan()], ids=lambda s: type(s).__name__)
+def test_the_box_ends_at_the_last_key_that_is_not_hidden(float64, span, width):
+    """A width of 2.6 positions reaches 2 with a ramp, 3 with a window that is more than 0 at one width."""
+    grid_shape, reference_shape, p = (7, 2, 1), (5, 4, 3), 3
+    units = np.array([oracle.unit(size) for size in reference_shape])
+    found = extent(span, jnp.log(width / units * jnp.ones((H, p))), grid_shape, reference_shape)
+    half = half_span(found.sigma, found.threshold, grid_shape, reference_shape)
+    hides = isinstance(span, RampSpan | StepSpan)
+    farthest = max(math.ceil(width) - 1, 1) if hides else math.ceil(width)  # one key too many where none is seen
+    np.testing.assert_array_equal(half, np.broadcast_to(np.minimum(farthest, np.subtract(grid_shape, 1)), (H, p)))
+
+
+def test_the_box_of_queries_between_keys():
+    """A query half a position from a key sees it with a width of .9, though not one that is a whole position away."""
+    span, tokens = RampSpan(initial_width=0.9 / 3), Tokens(jnp.zeros((1, 2, H)), (4,), H, query_grid_shape=(2,))
+    found, _ = span.init_with_output(jax.random.key(0), tokens)
+    np.testing.assert_allclose(found.sigma, 0.3, rtol=1e-6)
+
+
 X = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, 8)), jnp.float32)
 
 
@@ -133,7 +160,7 @@ def test_widths_of_any_size(span):
 
 def test_its_share_of_pairs_has_a_gradient():
     """So that a penalty makes it narrower: the derivative of r (2 - r) by ln r is 2 r (1 - r)."""
-    span = RampSpan(initial_width=0.25)
+    span = FlatSpan(initial_width=0.25)
 
     def share(log_width):
         return span_share(extent(span, log_width, (9,)).sigma, span.threshold)
