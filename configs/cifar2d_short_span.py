@@ -13,11 +13,10 @@ With "half,forms" the sweep compares a ramp without a penalty with windows and w
 from ml_collections import ConfigDict
 
 from configs.lib import common
-from posattn_jax import GaussianSpan, RampSpan, WindowSpan
+from posattn_jax import GaussianSpan
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
 
-WITHOUT = common.NO_SPAN | {"task.span_penalty": 0.0, "optimizer.span_learning_rate": 0.0}
 RAMP_WIDTH = 0.2  # 3 of the 15 places of :half; a weight of 1 up to 2 places, so the keys of a window of 2
 
 
@@ -40,24 +39,17 @@ def sweep(variant: str = "") -> Plan:
         return forms()
     return Plan(
         "Does a learned span pay on images, in two dimensions?",
-        (Treatment("learned", "learned span"), Treatment("none", "no span", WITHOUT)),
+        (Treatment("learned", "learned span"), Treatment("none", "no span", common.NOT_TRAINED | common.NO_SPAN)),
         (Hypothesis("A learned span is not worse than none by .01", "learned", "none", "greater", margin=0.01),),
         seeds=PAPER_SEEDS[:3],
     )
 
 
 def forms() -> Plan:
-    """A ramp that learns, by .2 % of its width in an update of Adam, and windows that do not."""
-    span = part(RampSpan, initial_width=RAMP_WIDTH)
-    ramp = {common.SPAN: span, "task.span_penalty": 0.0, "optimizer.span_learning_rate": 2e-3}
-
-    def window(reach: int) -> Treatment:
-        fields = WITHOUT | {common.SPAN: part(WindowSpan, half_span=(reach, reach))}
-        return Treatment(f"window_{reach}", f"window of {reach} places to each side", fields)
-
+    """A ramp against no span and windows."""
     return Plan(
         "Is a learned ramp as good as no span on images, and as the best window?",
-        (Treatment("ramp", "ramp, no penalty", ramp), Treatment("none", "no span", WITHOUT), window(2), window(3)),
+        common.image_spans(RAMP_WIDTH, 2, 3),
         (
             Hypothesis("A ramp is not worse than no span by .01", "ramp", "none", "greater", margin=0.01),
             Hypothesis("A ramp is not worse than a window of 2 by .01", "ramp", "window_2", "greater", margin=0.01),

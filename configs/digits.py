@@ -11,8 +11,10 @@ from ml_collections import ConfigDict
 
 from configs.lib import common
 from posattn_jax import Content, GaussianSpan, KernelEncoding, Positional, RelativeBias
-from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.config.parts import change, part
+
+RAMP_WIDTH = 3 / 7  # 3 of the 7 places: a weight of 1 up to 2 places, so the keys of a window of 2
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -37,4 +39,17 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    return common.span_paper_sweep()
+    """The paper's treatments. With "short_span": spans that start short against none, and against a window."""
+    if variant != "short_span":
+        return common.span_paper_sweep()
+    return Plan(
+        "Do short spans cost accuracy on digits?",
+        (Treatment("gaussian", "Gaussian with a penalty"), *common.image_spans(RAMP_WIDTH, 2)),
+        (
+            Hypothesis("A ramp is not worse than no span by .01", "ramp", "none", "greater", margin=0.01),
+            Hypothesis("A ramp is not worse than a window of 2 by .01", "ramp", "window_2", "greater", margin=0.01),
+            Hypothesis("A ramp is not worse than the Gaussian by .01", "ramp", "gaussian", "greater", margin=0.01),
+            Hypothesis("A ramp is better than no span", "ramp", "none", "greater"),
+        ),
+        seeds=(*PAPER_SEEDS, *range(1, 6)),
+    )

@@ -17,8 +17,10 @@ from posattn_jax import (
     Positional,
     PositionalBias,
     PositionalSelfAttention,
+    RampSpan,
     SinusoidalEncoding,
     SirenEncoding,
+    WindowSpan,
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Printed, Treatment
 from posattn_jax.config.parts import part
@@ -35,6 +37,7 @@ ATTENTION = "model.block.attention"
 SPAN, TERMS = f"{ATTENTION}.span", f"{ATTENTION}.terms"
 ENCODING = f"{TERMS}.positional.encoding"
 NO_SPAN: dict[str, Any] = {SPAN: None}
+NOT_TRAINED = {"task.span_penalty": 0.0, "optimizer.span_learning_rate": 0.0}  # no span's width
 
 
 def get_config() -> ConfigDict:
@@ -130,6 +133,17 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
 def same_omegas(name: str, omega: float, siren: str = ENCODING) -> Treatment:
     """A treatment: a SIREN, at the path `siren`, with the same omega in all its layers."""
     return Treatment(name, f"both omegas {omega:g}", {f"{siren}.omega": omega, f"{siren}.omega_initial": omega})
+
+
+def image_spans(ramp_width: float, *reaches: int) -> tuple[Treatment, ...]:
+    """A ramp that learns, by .2 % of its width in an update of Adam; no span; windows of `reaches`."""
+    ramp = NOT_TRAINED | {SPAN: part(RampSpan, initial_width=ramp_width), "optimizer.span_learning_rate": 2e-3}
+    windows = {reach: NOT_TRAINED | {SPAN: part(WindowSpan, half_span=(reach, reach))} for reach in reaches}
+    return (
+        Treatment("ramp", "ramp, no penalty", ramp),
+        Treatment("none", "no span", NOT_TRAINED | NO_SPAN),
+        *(Treatment(f"window_{r}", f"window of {r} places to each side", fields) for r, fields in windows.items()),
+    )
 
 
 def span_paper_sweep(num_seeds: int = 5) -> Plan:

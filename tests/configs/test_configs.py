@@ -303,11 +303,13 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["char_lm", "cifar2d_short_span"])
-def test_every_form_of_a_span_is_another_model_or_training(unchecked, name):
-    plan, made = shipped.sweep(name, "tiny,forms"), set()
+@pytest.mark.parametrize(
+    "name, variant", [("char_lm", "tiny,forms"), ("cifar2d_short_span", "tiny,forms"), ("digits", "short_span")]
+)
+def test_every_form_of_a_span_is_another_model_or_training(unchecked, name, variant):
+    plan, made = shipped.sweep(name, variant), set()
     for treatment in plan.treatments:
-        config = change(shipped.get_config(name, "tiny,forms").lock(), treatment.fields)
+        config = change(shipped.get_config(name, variant).lock(), treatment.fields)
         made.add((repr(config.optimizer), repr(experiment.make_task(config, made_source(config)))))
     assert len(made) == len(plan.treatments) > 3
 
