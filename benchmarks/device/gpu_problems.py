@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 
 from benchmarks.device.exact import judged, relative_error
 from posattn_jax.benchmarks.shapes import THRESHOLD, Point, parse_shape
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention import halo_attention, relative_attention
 from posattn_jax.ops.attention.arguments import shape_of
 from posattn_jax.ops.attention.kernel import small_sizes
 from posattn_jax.ops.attention.problem import AXES
@@ -37,6 +38,7 @@ class Problem(NamedTuple):
       parts: the arrays beside query and value.
       sigma: "shared" by the heads, "heads" for one each, or "covariance" for a factor L each.
       options: of `relative_attention`; "key_mask" and "segment_ids" are random.
+      is_cut: whether the grid is cut over all devices, which hold only the offsets within the span: `halo_attention`.
     """
 
     shape: str
@@ -46,6 +48,7 @@ class Problem(NamedTuple):
     parts: tuple[str, ...]
     sigma: str = "shared"
     options: tuple[tuple[str, Any], ...] = ()
+    is_cut: bool = False
 
 
 MASKS = (("key_mask", True), ("segment_ids", True))
@@ -70,10 +73,17 @@ PROBLEMS = {
     "3-D, a covariance": Problem("3d5x6x7", 2, 8, "float32", ALL, "covariance"),
     "2-D, 128 features": Problem("2d17x12", 5, 128, "bfloat16", ALL, "shared", MASKS[:1]),
     "2-D, content alone, 256 features": Problem("2d12x14", 4, 256, "bfloat16", CONTENT),
+    "2-D, beta, key mask, cut over devices": Problem(
+        "2d19x33", 4, 64, "bfloat16", (*ALL, "relative_bias"), "heads", MASKS[:1], is_cut=True
+    ),
+    "1-D, causal, cut over devices": Problem(
+        "1d300", 30, 8, "float32", ALL, "shared", (("is_causal", True),), is_cut=True
+    ),
 }
 QUICK = {
     "2-D, beta, masks": Problem("2d5x4", 2, 5, "float32", (*ALL, "relative_bias"), "heads", MASKS),
     "1-D, causal": Problem("1d12", 3, 8, "bfloat16", ALL, "shared", (("is_causal", True),)),
+    "2-D, cut over devices": Problem("2d5x4", 2, 5, "float32", (*ALL, "relative_bias"), "heads", is_cut=True),
 }
 
 
@@ -107,21 +117,26 @@ def make_arrays(problem: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
 def compare(problem: Problem, implementation: str) -> dict[str, float]:
     """The errors of outputs and gradients; ValueError if the implementation refuses the problem."""
     arrays, options = make_arrays(problem)
+    mesh = jax.make_mesh((jax.device_count(),), ("grid",), axis_types=(AxisType.Auto,)) if problem.is_cut else None
     cotangent = np.asarray(jnp.asarray(np.random.default_rng(1).normal(size=arrays["query"].shape), problem.dtype))
 
-    def results(implementation, arrays):
+    def results(implementation, arrays, attention=relative_attention):
         def attend(arrays):
             given: dict[str, Any] = {
                 name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()
             }
-            return relative_attention(**{"key": None} | arrays, **dict(given, implementation=implementation))
+            return attention(**{"key": None} | arrays, **dict(given, implementation=implementation))
 
         compiled = jax.jit(one_pass(attend, backward=True))
         outputs, (gradients,) = compiled(arrays, jnp.asarray(cotangent, arrays["value"].dtype))
         return {name: np.asarray(x, np.float64) for name, x in {"outputs": outputs, **gradients}.items()}
 
     with jax.default_matmul_precision("highest"):
-        found = results(implementation, arrays)
+        if mesh is None:
+            found = results(implementation, arrays)
+        else:
+            with jax.set_mesh(mesh):
+                found = results(implementation, arrays, halo_attention)
         with jax.default_device(jax.devices("cpu")[0]):
             exact = {name: jnp.asarray(np.asarray(x, np.float32)) for name, x in arrays.items()}
             expected = results("reference", exact)
