@@ -171,9 +171,10 @@ def verdict(
             "a difference to look for again, with new seeds."
         )
     needed = "more than a million" if math.isinf(c.runs_needed) else f"{c.runs_needed:.0f}"
+    found = "told from the margin" if hypothesis.margin else "found"
     return NOT_SHOWN, (
         f"{measured} Corrected {p_is(holm_p)}. That does not show equality: a true difference as "
-        f"large as the measured one would be found by {c.power:.0%} of single tests like this, and by 80% with "
+        f"large as the measured one would be {found} by {c.power:.0%} of single tests like this, and by 80% with "
         f"{needed} runs of each (two-sided, uncorrected)."
     )
 

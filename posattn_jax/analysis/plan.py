@@ -1,5 +1,6 @@
 """The plan of a sweep: treatments, their seeds, hypotheses about them, and the figures that a paper printed."""
 
+import collections
 import dataclasses
 import math
 import pathlib
@@ -91,16 +92,27 @@ class Hypothesis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all treatments that the hypothesis is about."""
-        return (self.treatment, self.control, *(self.than or ()), *(name for pair in self.also for name in pair))
+        """The names of all treatments that the hypothesis is about, each once."""
+        return tuple(self._counts)
 
     @property
     def weights(self) -> tuple[float, ...]:
         """The weights of the means of `names`. Their weighted sum is what H1 is about."""
-        if self.than:
-            return (1.0, -1.0, -1.0, 1.0)
-        num_pairs = 1 + len(self.also)
-        return (1 / num_pairs, -1 / num_pairs) * num_pairs
+        return tuple(count / (1 + len(self.also)) for count in self._counts.values())
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """How often each mean is added, less how often it is subtracted, without those for which that is 0.
+
+        A treatment may be in several pairs. It is one sample all the same, whose mean has one error.
+        """
+        counts = collections.Counter[str]()
+        for added, subtracted in ((self.treatment, self.control), *self.also):
+            counts[added] += 1
+            counts[subtracted] -= 1
+        for name, sign in zip(self.than or (), (-1, 1), strict=False):
+            counts[name] += sign
+        return {name: count for name, count in counts.items() if count}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +137,8 @@ class Plan:
       paper_note: what a reader of the paper's statistics should know.
 
     Raises:
-      InputError: a name is not unique, not known or not valid for a folder, or there is no treatment or no seed.
+      InputError: a name is not unique, not known or not valid for a folder, there is no treatment or no seed, or a
+        hypothesis compares a treatment with itself.
     """
 
     question: str
@@ -159,6 +172,8 @@ class Plan:
             for name in hypothesis.names:
                 if name not in names:
                     raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
+            if not hypothesis.names:
+                raise InputError(f'hypothesis "{hypothesis.claim}": compares {hypothesis.treatment} with itself')
             if hypothesis.than and hypothesis.also:
                 raise InputError(f'hypothesis "{hypothesis.claim}": than and also are set: expected one')
             if hypothesis.margin and hypothesis.alternative == "two-sided":

@@ -232,7 +232,12 @@ def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, wor
 
 
 @pytest.mark.parametrize(
-    "treatment, holm_p, word", [([0.51, 0.52, 0.53], 0.01, "Supported"), ([0.9, 0.91, 0.92], 1.0, "Contradicted")]
+    "treatment, holm_p, word",
+    [
+        ([0.51, 0.52, 0.53], 0.01, "Supported"),
+        ([0.9, 0.91, 0.92], 1.0, "Contradicted"),
+        ([0.5, 0.6, 0.7], 1.0, "Not shown"),
+    ],
 )
 def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
     """A treatment that is a little higher bears out that it is not higher by the margin."""
@@ -241,6 +246,7 @@ def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
     compared = compare(list(samples.values()), "less", hypothesis.border)
     given, said = verdict(hypothesis, compared, holm_p, 0.001, samples)
     assert given == word and said.startswith("the mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
+    assert ("would be told from the margin by 5% of" in said) == (word == "Not shown")
 
 
 @pytest.mark.parametrize(
