@@ -72,9 +72,18 @@ class SentencePrediction(SequenceTask):
         return {"loss": jnp.zeros(()), "count": jnp.zeros(())} | each
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
-        """The mean loss, the task's metrics, and "score", which chooses the best epoch; see `by_group`."""
-        seen = np.asarray(totals["seen"]) > 0
-        predictions, targets, groups = (np.asarray(totals[name])[seen] for name in ("predictions", "targets", "groups"))
+        """The mean loss, the task's metrics, and "score", which chooses the best epoch; see `by_group`.
+
+        An example that was seen several times, as in training for more than an epoch, counts once: with the mean of its
+        predictions, which for labels is rounded.
+        """
+        times = np.asarray(totals["seen"])
+        seen = times > 0
+        predictions, targets, groups = (
+            np.asarray(totals[name])[seen] / times[seen] for name in ("predictions", "targets", "groups")
+        )
+        if self.model.num_outputs > 1:
+            predictions = np.rint(predictions)
         return {"loss": float(totals["loss"]) / float(totals["count"])} | self.by_group(targets, predictions, groups)
 
     def by_group(self, targets: np.ndarray, predictions: np.ndarray, groups: np.ndarray) -> dict[str, float]:

@@ -79,6 +79,20 @@ def totals_of(predictions, targets, seen=None, groups=None):
     return {"loss": 1.5 * seen.sum(), "count": seen.sum()} | arrays
 
 
+@pytest.mark.parametrize("metric, right", [("accuracy", 2 / 3), ("accuracy_f1", (2 / 3 + 2 / 3) / 2)])
+def test_examples_that_were_seen_several_times(metric, right):
+    """Two are right each time; of the third, with label 1, both predictions are 0. Sums are those of two visits."""
+    totals = totals_of([2, 0, 0], [2, 0, 2], seen=[2, 2, 2])
+    assert make_task(2, metric).summarise(totals)["score"] == pytest.approx(right)
+
+
+def test_a_number_that_was_predicted_several_times():
+    """The mean of its predictions counts, not their sum."""
+    totals = totals_of([2, 3, 9], [2, 2, 9], seen=[2, 1, 3])
+    once = totals_of([1, 3, 3], [1, 2, 3])
+    assert make_task(1, "correlation").summarise(totals) == make_task(1, "correlation").summarise(once)
+
+
 def test_matthews():
     """TP 2, TN 1, FP 1, FN 1: (2 - 1) / sqrt(3 * 3 * 2 * 2)."""
     found = make_task(2, "matthews").summarise(totals_of([1, 1, 0, 1, 0], [1, 1, 0, 0, 1]))
