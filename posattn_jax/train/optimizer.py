@@ -21,8 +21,9 @@ GROUPS = {"span": SPAN, "omega": r"omega_\d+", "decay": r"log_a"}
 class Adam:
     """Adam as in Alfons 2022, optionally with decoupled weight decay and with clipping by the global norm.
 
-    Weight decay skips biases (u and v are two), norms, parameters with fewer than two axes, and spans. Clipping leaves
-    spans alone: the gradient of a sigma of a few hundredths may be as large as that of all weights together.
+    Weight decay skips biases (u and v are two), norms, parameters with fewer than two axes in a block, and spans.
+    Clipping leaves spans alone: the gradient of a sigma of a few hundredths may be as large as that of all weights
+    together.
 
     Attributes:
       learning_rate: the peak learning rate.
@@ -96,7 +97,8 @@ def gradient_norms(gradients: Any) -> dict[str, jax.Array]:
 
 def _decays(path: tuple, array: jax.Array) -> bool:
     names = _names(path)
-    is_added = names[-1] in ("scale", "u", "v") or names[-1].split("_")[0] == "bias"  # also where layers are stacked
+    # By name those that have another axis where layers are stacked.
+    is_added = names[-1] in ("scale", "u", "v", "log_a") or names[-1].split("_")[0] == "bias"
     return array.ndim > 1 and not is_added and "span" not in names
 
 

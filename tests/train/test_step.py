@@ -216,7 +216,8 @@ def test_clipping_spares_spans():
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     """Of any shape: those of heads, and of stacked layers, have more axes than one."""
     spared = {"bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
-    spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(("bias", "bias_0", "scale", "u", "v"))}
+    names = ("bias", "bias_0", "scale", "u", "v", "log_a")
+    spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(names)}
     params = {"kernel": jnp.ones((2, 2)), **{str(name): each for name, each in spared.items()}}
     zeros = jax.tree.map(jnp.zeros_like, params)
     decay = Adam(1e-1, weight_decay=0.5).make(100, 10)
