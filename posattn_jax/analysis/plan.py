@@ -208,7 +208,7 @@ class Plan:
     @property
     def lower_is_better(self) -> bool:
         """Whether the lowest response is the best, as for a loss."""
-        return self.response in ("loss", "bits")
+        return self.response in ("loss", "bits", "perplexity")
 
     @property
     def bounds(self) -> tuple[float, float]:

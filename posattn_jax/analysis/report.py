@@ -10,6 +10,7 @@ Commit the first two: from a folder with `runs.jsonl`, the other files can be ma
 """
 
 import base64
+import collections
 import dataclasses
 import html
 import math
@@ -205,13 +206,24 @@ def _how(runs: Runs) -> str:
         f"- Data: {all_of(_data(run.config) for run in runs.all)}, grids {grids}, seeds "
         f"{', '.join(dict.fromkeys(str(run.seed) for run in runs.all))}.",
         f"- Training: {all_of(_duration(run.config['train']) for run in runs.all)}.",
-        f"- Versions: {versions}; commit {all_of(str(summary['git_commit']) for summary in summaries)}.",
+        f"- Versions: {versions}; commit {_commits(runs)}.",
     ]
     lines += ["", "Treatments, and the fields of the config that they set:", ""]
     for treatment in runs.treatments:
         fields = ", ".join(f"`{name}`" for name in treatment.fields)
         lines.append(f"- {plain(treatment.label)}: `--treatment={treatment.name}` ({fields or 'the config as it is'})")
     return "\n".join(lines)
+
+
+def _commits(runs: Runs) -> str:
+    """The commits of the runs; if there are several, with the treatments of each and the numbers of their runs."""
+    of_commit: dict[str, collections.Counter[str]] = {}
+    for run in runs.all:
+        of_commit.setdefault(str(run.summary["git_commit"]), collections.Counter())[run.treatment] += 1
+    if len(of_commit) == 1:
+        return next(iter(of_commit))
+    shown = {each: ", ".join(f"{name} {n}" for name, n in counts.items()) for each, counts in of_commit.items()}
+    return "; ".join(f"{each} ({counts})" for each, counts in shown.items())
 
 
 def _data(config: dict[str, Any]) -> str:

@@ -273,6 +273,36 @@ def test_a_difference_that_rounds_to_0_has_no_sign():
     assert said.startswith("the mean is 0.0000 apart (")
 
 
+@pytest.mark.parametrize("response, is_lower", [("loss", True), ("perplexity", True), ("accuracy", False)])
+def test_which_responses_are_better_where_they_are_lower(response, is_lower):
+    assert plan(response=response).lower_is_better == is_lower
+
+
+def change_summary(run, **fields):
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_runs_of_several_commits_are_told_by_treatment(folder, undrawn):
+    for seed in SEEDS[:2]:
+        change_summary(folder / "span" / str(seed), git_commit="xyz")
+    report.write(folder)
+    text = (folder / "report" / "report.md").read_text()
+    assert "commit abc (none 5, span 3, half 5); xyz (span 2)." in text
+
+
+def test_runs_of_a_treatment_have_one_tokenizer(folder, undrawn):
+    """Runs that do not say which they have are of earlier versions. Another treatment may have another."""
+    first, second, *_ = (folder / "span" / str(seed) for seed in SEEDS)
+    change_summary(first, tokenizer_sha256=64 * "a")
+    change_summary(folder / "none" / str(SEEDS[0]), tokenizer_sha256=64 * "b")
+    report.write(folder)
+    change_summary(second, tokenizer_sha256=64 * "b")
+    (folder / "report" / "runs.jsonl").unlink()
+    with pytest.raises(InputError, match=r"cannot be compared: their tokenizers differ, a{12}\.\.\. and b{12}"):
+        report.write(folder)
+
+
 def test_a_margin_has_a_direction():
     assert Hypothesis("claim", "a", "b", "greater", margin=0.1).border == -0.1
     with pytest.raises(InputError, match="margin=0.1 needs a direction"):

@@ -120,12 +120,16 @@ class Runs:
         )
 
     def check(self) -> None:
-        """Raises InputError if runs differ in more than their seed, or treatments in more than their fields."""
+        """Raises InputError if runs differ in more than their seed, or treatments in more than their fields.
+
+        Runs of a treatment also have one tokenizer: folders of text may differ, but then losses are of other tokens.
+        """
         fields = {name for treatment in self.plan.treatments for name in treatment.fields}
         first = self.all[0]
         for of_one in self.runs.values():
             for run in of_one:
                 check_same(of_one[0], run, MAY_DIFFER)
+                _check_tokenizer(of_one[0], run)
                 if fields:
                     check_same(first, run, fields | MAY_DIFFER)
 
@@ -139,6 +143,16 @@ def check_same(a: Run, b: Run, may_differ: set[str]) -> None:
                 f"{a.treatment}/{a.seed} and {b.treatment}/{b.seed} cannot be compared: "
                 f"{name} is {one.get(name)!r} and {other.get(name)!r}"
             )
+
+
+def _check_tokenizer(a: Run, b: Run) -> None:
+    """Raises InputError if two runs have different tokenizers. Some runs have none, or do not say which."""
+    one, other = (run.summary.get("tokenizer_sha256") for run in (a, b))
+    if one and other and one != other:
+        raise InputError(
+            f"{a.treatment}/{a.seed} and {b.treatment}/{b.seed} cannot be compared: their tokenizers differ, "
+            f"{one[:12]}... and {other[:12]}..."
+        )
 
 
 def _value(config: dict[str, Any], name: str) -> Any:
