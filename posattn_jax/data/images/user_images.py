@@ -63,6 +63,10 @@ class UserImages(DataSet):
                 sources[part] = dataclasses.replace(whole, images=images)
         judged_by = sources["validation"]
         limited = judged_by.images.select(slice(self.validation_limit or None))
+        found, most = (len(np.unique(images.labels)) for images in (limited, judged_by.images))
+        if found < most:  # files of a folder are sorted by class
+            first = f"the first {len(limited):,} of {len(judged_by):,}"
+            print(f"validation: {first} are of {found} of {most} classes, and no others are judged by")
         return sources | {"validation": dataclasses.replace(judged_by, images=limited)}
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:

@@ -53,15 +53,17 @@ def test_a_folder_is_divided_by_the_seed(tmp_path, capsys):
     assert set(data.files()) >= {"data.dir/across/000.png", "data.dir/along/wide.jpg"} and len(data.files()) == 25
 
 
-def test_parts_have_folders(tmp_path):
+def test_parts_have_folders(tmp_path, capsys):
     folder = write_parts(tmp_path)
     assert set(image_folder(folder).load(Reading(1))) == {"train", "validation"}
     sources = image_folder(folder, channels=1).load(Reading(1, evaluates=True))
     assert {part: len(source) for part, source in sources.items()} == {"train": 4, "validation": 2, "test": 2}
     np.testing.assert_array_equal(sources["test"].images.images[1, :, :, 0], made_own.stripes(1)[..., 0] + 3)
     assert sources["test"].images.labels.tolist() == [0, 1]
+    assert "and no others" not in capsys.readouterr().out
     limited = image_folder(folder, validation_limit=1).load(Reading(1))
     assert len(limited["validation"]) == 1
+    assert "validation: the first 1 of 2 are of 1 of 2 classes, and no others are judged by" in capsys.readouterr().out
 
 
 def test_a_run_keeps_its_classes(tmp_path):
