@@ -171,13 +171,19 @@ class Unit {
       std::memset(scores, 0, kQueries * kWidth * sizeof(T));
     if (p.encoding) {
       const int64_t low = band_low(s, x), first = kMargin + s.low - x - low;
+      const int64_t of_band = band_width(s, x);
       product(position_query, d, encoding_t + box_row(s) * band * d + low + half[2], band, d, by_offset + kMargin, kBand,
-              band_width(s, x), false);
-      for (int i = 0; i < kQueries; i++)
+              of_band, false);
+      for (int i = 0; i < kQueries; i++) {
+        T* row = by_offset + i * kBand;
+        // What is read beyond the band is masked, but NaN that another query had left there would not be.
+        clear(row, kMargin);
+        clear(row + kMargin + (of_band + kLanes - 1) / kLanes * kLanes, 2 * kMargin);
         for (int64_t k = 0; k < width; k += kLanes) {
           T* to = scores + i * kWidth + k;
-          store(to, load(to) + load(by_offset + i * kBand + first - i + k));
+          store(to, load(to) + load(row + first - i + k));
         }
+      }
     }
     const int64_t table = table_at(s, x);
     const bool as_they_are = logits == scores && !factor && !addend && !key_addend && !segments;

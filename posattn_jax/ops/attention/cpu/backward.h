@@ -86,7 +86,8 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
     if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
     unit.load_queries(g.cotangent, nullptr, 1, row, start, w.cotangent);
     for (int64_t i = 0; i < unit.queries(start); i++) {
-      w.most[i] = w.inverse[i] = w.removed[i] = 0;  // so that weights beyond the row are 0
+      w.most[i] = std::numeric_limits<T>::infinity();  // so that weights beyond the row are 0, whatever is added to logits
+      w.inverse[i] = w.removed[i] = 0;
       if (start + i >= p.size[2]) continue;
       const int64_t at = unit.features_at(row * p.size[2] + start + i);
       w.most[i] = g.statistics[at / d * 2];

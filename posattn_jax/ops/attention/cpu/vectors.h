@@ -71,7 +71,7 @@ inline Vector exponential(Vector x) {
   Vector y = splat(1);
 #pragma GCC unroll 16
   for (int k = terms; k > 0; k--) y = y * r * (T(1) / k) + T(1);
-  y = reinterpret_cast<Vector>(reinterpret_cast<Integers>(y) + power);
+  y *= reinterpret_cast<Vector>(reinterpret_cast<Integers>(splat(1)) + power);  // a product, which keeps NaN of any bits
   return x < lowest ? Vector{} : y;
 }
 
