@@ -26,13 +26,13 @@ def shared_library(
     """The library made of a C++ file, and whether it is new. A new one is kept if the body does not raise.
 
     It is made anew if something else is in the file's folder, the options, the compiler's version or `depends`, which
-    also stands for what is in the folder `include`.
+    also stands for what is in the folder `include`; and if the one that was kept is not whole.
     """
     compiler = find_compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     made_of = digest(source.parent, [source.name, *options, version, *depends])
     kept = cache_folder() / f"{source.parent.name}-{made_of}.so"
-    if kept.exists():
+    if _is_whole(kept):
         yield kept, False
         return
     _logger.info("compiling %s, once per machine: %s", source.name, kept)
@@ -45,9 +45,25 @@ def shared_library(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{compiler}: {first_error(done.stderr) or f'exit code {done.returncode}'}")
+        _seal(new)
         yield new, True
         with contextlib.suppress(OSError):
             new.replace(kept)
+
+
+def _seal(path: pathlib.Path) -> None:
+    """Appends a library's checksum, which the loader does not read."""
+    path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
+
+
+def _is_whole(path: pathlib.Path) -> bool:
+    """Whether a library is there as it was sealed. One that a crash has cut short ends the process that loads it."""
+    try:
+        sealed = path.read_bytes()
+    except OSError:
+        return False
+    size = hashlib.sha256().digest_size
+    return hashlib.sha256(sealed[:-size]).digest() == sealed[-size:]
 
 
 def find_compiler() -> str:
@@ -68,6 +84,9 @@ def obstacle(known: dict[Any, str | None], key: Any, load: Callable[[], None], w
         except Exception as error:
             known[key] = (str(error).strip() or type(error).__name__).splitlines()[0]
             _logger.warning("%s, other implementations are used: %s", without, known[key])
+        except BaseException:  # the user interrupts it: the next call tries again
+            del known[key]
+            raise
     return known[key]
 
 

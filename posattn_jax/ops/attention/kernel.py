@@ -65,6 +65,14 @@ def half_spans(problem: Problem) -> Array:
     return jnp.pad(reach, [(0, 0), (before, 0)])
 
 
+def segment_numbers(problem: Problem) -> Array:
+    """The segment ids as int32 [b t], in the same order and equal where they are; the others by rank."""
+    ids = problem.segment_ids
+    if jnp.issubdtype(ids.dtype, jnp.floating) or ids.dtype.itemsize > 4:
+        ids = jnp.searchsorted(jnp.sort(ids, axis=None), ids)
+    return ids.astype(jnp.int32)
+
+
 def sum_groups(features: Array, heads: int) -> Array:
     """Sums over the heads that share one of `heads`: [o b s h d] -> [o b s k d]."""
     return features.reshape(*features.shape[:3], heads, -1, features.shape[-1]).sum(4)
@@ -158,7 +166,7 @@ def check(kernel: Kernel, problem: Problem, dtype: Any) -> None:
             return results(expected)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # both compile for long
-        exact = pool.submit(on_cpu)
+        exact = pool.submit(_as_wide_as_here(on_cpu))
         of_kernel = results(found)
     wrong = []
     for name, x in exact.result().items():
@@ -171,14 +179,19 @@ def check(kernel: Kernel, problem: Problem, dtype: Any) -> None:
 
 def untraced(function: Callable[[], None]) -> None:
     """Calls a function in a thread of its own, where no program is being traced, nor for other devices."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(_as_wide_as_here(function)).result()
+
+
+def _as_wide_as_here(function: Callable[[], Any]) -> Callable[[], Any]:
+    """A function for another thread, where float64 is allowed if it is in this one."""
     is_wide = jnp.result_type(float) == jnp.float64
 
     def called():
         with enable_x64(is_wide):
-            function()
+            return function()
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(called).result()
+    return called
 
 
 def _sigma(shape: Sizes, grid_shape: Sizes, half: Sizes | None, threshold: float = 0.1) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from posattn_jax.axes import Array
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.cpu import library
-from posattn_jax.ops.attention.kernel import addend_table, factor_table, half_spans, sum_groups
+from posattn_jax.ops.attention.kernel import addend_table, factor_table, half_spans, segment_numbers, sum_groups
 from posattn_jax.ops.attention.problem import Problem
 
 # As in attention.h: the entries at either end of a row that are read and ignored.
@@ -87,7 +87,7 @@ def _operands(problem: Problem, rows: Array | None) -> tuple[tuple[Array, ...], 
     if problem.key_mask is not None:
         of_keys = padded(scores.masked_out(problem.key_mask, dtype).reshape(-1, *shape), 0, scores.MASKED)
     if problem.segment_ids is not None:
-        segments = padded(problem.segment_ids.astype(jnp.int32).reshape(-1, *shape), 0)
+        segments = padded(segment_numbers(problem).reshape(-1, *shape), 0)
     return learned, (of_keys, half_spans(problem), segments, jnp.zeros((0,), jnp.int32) if rows is None else rows)
 
 

@@ -14,7 +14,14 @@ import numpy as np
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.cuda import library
-from posattn_jax.ops.attention.kernel import FEATURES, addend_table, factor_table, half_spans, sum_groups
+from posattn_jax.ops.attention.kernel import (
+    FEATURES,
+    addend_table,
+    factor_table,
+    half_spans,
+    segment_numbers,
+    sum_groups,
+)
 from posattn_jax.ops.attention.problem import Problem
 
 # As in tiles.h.
@@ -400,7 +407,7 @@ def _operands(problem: Problem, with_tangents: bool = False) -> tuple[dict[str, 
     if problem.key_mask is not None:
         given["key_mask"] = problem.key_mask.astype(jnp.uint8)
     if problem.segment_ids is not None:
-        given["segments"] = problem.segment_ids.astype(jnp.int32)
+        given["segments"] = segment_numbers(problem)
     tables = {}
     if problem.multiplies:
         learned["sigma"] = problem.sigma

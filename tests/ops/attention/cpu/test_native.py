@@ -17,6 +17,8 @@ from jax.sharding import AxisType, PartitionSpec
 from posattn_jax.ops.attention import kernel as kernels
 from posattn_jax.ops.attention import operation, relative_attention, score_share, select
 from posattn_jax.ops.attention.cpu import kernel, library
+from posattn_jax.system import compiler
+from posattn_jax.system.compat import enable_x64
 from posattn_jax.system.files import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.command import ROOT, environment
@@ -82,6 +84,70 @@ def test_segments_of_many_tiles(float64, grid_shape, is_causal, ids):
     segment_ids = rng.integers(5, size=(2, n))
     options = {"segment_ids": jnp.asarray(np.sort(segment_ids) if ids == "packed" else segment_ids, jnp.int32)}
     check_against("reference", grid_shape, options | {"is_causal": is_causal}, "none")
+
+
+def make_heads(n):
+    rng = np.random.default_rng(6)
+    arrays = {name: rng.normal(size=(2, n, 2, 4)) for name in ("query", "key", "value")}
+    return {name: x.astype(np.float32) for name, x in arrays.items()}
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_other_heads_are_the_same_bits_if_one_is_not_finite(number):
+    """One thread computes both, the second with a shorter span."""
+    inputs = make_heads(67) | {"relative_encoding": np.ones((133, 2, 4), np.float32)}
+    sigma = jnp.array([[0.5], [0.02]])
+
+    @jax.jit
+    def outputs_and_gradients(x):
+        outputs, pull_back = jax.vjp(
+            lambda x: relative_attention(**x, grid_shape=(67,), sigma=sigma, implementation="native"), x
+        )
+        return outputs, pull_back(jnp.cos(outputs))[0]
+
+    expected = outputs_and_gradients(inputs)
+    inputs["query"][:, :, 0] = number
+    found = outputs_and_gradients(inputs)
+    assert not np.isfinite(found[0][:, :, 0]).any()
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:, 1], y[:, 1]) if x.ndim == 3 else None, found, expected)
+    np.testing.assert_array_equal(found[0][:, :, 1], expected[0][:, :, 1])
+    np.testing.assert_array_equal(found[1]["query"][:, :, 1], expected[1]["query"][:, :, 1])
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7FC000FF, 0xFFC00080], ids=hex)
+def test_nan_of_any_bits_reaches_the_outputs(bits):
+    inputs = make_heads(9)
+    inputs["query"].view(np.uint32)[0, 3, 1] = bits
+    outputs = relative_attention(**inputs, grid_shape=(9,), implementation="native")
+    is_nan = np.zeros(outputs.shape, bool)
+    is_nan[0, 3, 1] = True
+    np.testing.assert_array_equal(np.isnan(outputs), is_nan)
+
+
+@pytest.mark.parametrize("bias", [88.9, 266.5, 1e9])
+def test_a_row_that_ends_within_a_tile_has_gradients_whatever_is_added(bias):
+    """The tile's queries beyond the row have logits too, of which the exponential may be infinite."""
+    inputs = make_heads(13) | {"relative_bias": np.full((25, 2), bias, np.float32)}
+
+    def gradients(implementation):
+        return jax.jit(
+            jax.grad(lambda x: (relative_attention(**x, grid_shape=(13,), implementation=implementation) ** 2).sum())
+        )(inputs)
+
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+        *map(gradients, ("native", "reference")),
+    )
+
+
+def test_segment_ids_of_64_bits(float64):
+    """They differ only in the upper half."""
+    ids = jnp.broadcast_to(jnp.arange(9) % 3 << 32, (2, 9))
+    outputs = [
+        relative_attention(**make_heads(9), grid_shape=(9,), segment_ids=ids, implementation=name)
+        for name in ("native", "reference")
+    ]
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -221,6 +287,43 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
     )
     assert kernel.missing_here().endswith("kernel.cc:1: error: no)")
     assert not list(tmp_path.glob("posattn_jax/*"))
+
+
+def test_after_an_interrupt_it_is_tried_again(monkeypatch):
+    monkeypatch.setattr(library, "_obstacles", {})
+
+    def interrupted(path, dtype):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(library, "_register", interrupted)
+        kernel.missing_here()
+    assert not library._obstacles
+    assert kernel.missing_here() is None
+
+
+def test_a_kept_library_that_is_cut_short_is_made_anew(monkeypatch, tmp_path):
+    kernel.missing_here()
+    whole, options = next(cache_folder().glob("cpu-*.so")), ([], "", ())
+    fresh(monkeypatch, tmp_path)
+    monkeypatch.setenv(
+        "CXX", script(tmp_path, f'test "$1" = --version && exit; while test $# -gt 1; do shift; done; cp {whole} $1')
+    )
+
+    def is_new():
+        with compiler.shared_library(library.SOURCES / "kernel.cc", *options) as (_, found):
+            return found
+
+    assert is_new()
+    (path,) = tmp_path.glob("posattn_jax/*.so")
+    path.write_bytes(path.read_bytes()[:1000])
+    assert is_new() and not is_new()
+
+
+def test_checked_where_float64_is_allowed_in_one_thread_alone():
+    with enable_x64(True):
+        assert kernel.missing_here(jnp.float64) is None
+        kernel._check("float64")
 
 
 @pytest.mark.slow
