@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Five minutes: a learned attention span
-# Trains a small classifier of handwritten digits (8 x 8 pixels, in the package's dependencies) whose spans shrink, and
-# shows how far each of its heads looks then, and what that saves. Two to three minutes on two CPU cores.
+# Trains a small classifier of handwritten digits (8 x 8 pixels, in the package's dependencies) with learned spans, and
+# shows how far each of its heads looks in the end, and what that saves. Two to three minutes on two CPU cores.
 
 # %%
 # @title Install and look at the device
@@ -49,7 +49,7 @@ workdir = pathlib.Path("runs/digits")
 train(config, workdir)
 
 # %% [markdown]
-# The Gaussian of each layer on the grid of pixels and the boxes that its heads attend to, at first and now. Below it is
+# The window of each layer on the grid of pixels and the boxes that its heads attend to, at first and now. Below it is
 # the size of the spans over the epochs.
 
 # %%

@@ -49,7 +49,7 @@ def forms() -> Plan:
     """A ramp against no span and windows."""
     return Plan(
         "Is a learned ramp as good as no span on images, and as the best window?",
-        common.image_spans(RAMP_WIDTH, 2, 3),
+        common.ramp_and_rivals(RAMP_WIDTH, 2, 3),
         (
             Hypothesis("A ramp is not worse than no span by .01", "ramp", "none", "greater", margin=0.01),
             Hypothesis("A ramp is not worse than a window of 2 by .01", "ramp", "window_2", "greater", margin=0.01),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a machine with Python >= 3.11 to a trained model whose spans shrank, and their picture: launch/quickstart.sh [FOLDER]
+# From a machine with Python >= 3.11 to a trained model with learned spans, and their picture: launch/quickstart.sh [FOLDER]
 set -euo pipefail
 if [ $# -gt 1 ] || [[ ${1:-} = -* ]]; then
     echo "$*: expected nothing, or the folder of the run: launch/quickstart.sh [FOLDER]" >&2

@@ -135,12 +135,17 @@ def same_omegas(name: str, omega: float, siren: str = ENCODING) -> Treatment:
     return Treatment(name, f"both omegas {omega:g}", {f"{siren}.omega": omega, f"{siren}.omega_initial": omega})
 
 
-def image_spans(ramp_width: float, *reaches: int) -> tuple[Treatment, ...]:
-    """A ramp that learns, by .2 % of its width in an update of Adam; no span; windows of `reaches`."""
-    ramp = NOT_TRAINED | {SPAN: part(RampSpan, initial_width=ramp_width), "optimizer.span_learning_rate": 2e-3}
+def learned_ramp(width: float) -> dict[str, Any]:
+    """The fields of a ramp that learns, by .2 % of its width in an update of Adam."""
+    span = part(RampSpan, initial_width=width)
+    return {SPAN: span, "task.span_penalty": 0.0, "optimizer.span_learning_rate": 2e-3}
+
+
+def ramp_and_rivals(width: float, *reaches: int) -> tuple[Treatment, ...]:
+    """A learned ramp; no span; and windows of `reaches`."""
     windows = {reach: NOT_TRAINED | {SPAN: part(WindowSpan, half_span=(reach, reach))} for reach in reaches}
     return (
-        Treatment("ramp", "ramp, no penalty", ramp),
+        Treatment("ramp", "ramp, no penalty", learned_ramp(width)),
         Treatment("none", "no span", NOT_TRAINED | NO_SPAN),
         *(Treatment(f"window_{r}", f"window of {r} places to each side", fields) for r, fields in windows.items()),
     )

@@ -71,7 +71,7 @@ def test_the_metadata_has_the_address(clone):
     }
     links = re.findall(r"\]\(([^)]+)", told["long_description"])
     assert len(links) > 20 and all(link.startswith("https://") for link in links)
-    assert f"]({ADDRESS}/raw/main/docs/digits_spans.png)" in told["long_description"]
+    assert f"]({ADDRESS}/raw/main/docs/cifar_spans.png)" in told["long_description"]
     write(clone, "")
     told = metadata(clone)
     assert told["project_urls"] == {} and told["long_description"] == (clone / "README.md").read_text()
