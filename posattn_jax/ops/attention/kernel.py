@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Sizes
+from posattn_jax.axes import Array, SegmentIds, Sizes
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.arguments import shape_of
 from posattn_jax.ops.attention.problem import ARRAYS, AXES, Problem
@@ -65,9 +65,8 @@ def half_spans(problem: Problem) -> Array:
     return jnp.pad(reach, [(0, 0), (before, 0)])
 
 
-def segment_numbers(problem: Problem) -> Array:
-    """The segment ids as int32 [b t], in the same order and equal where they are; the others by rank."""
-    ids = problem.segment_ids
+def segment_numbers(ids: SegmentIds) -> Array:
+    """int32 numbers [b t] that are equal where the ids are: the ids, or their ranks if int32 cannot hold them."""
     if jnp.issubdtype(ids.dtype, jnp.floating) or ids.dtype.itemsize > 4:
         ids = jnp.searchsorted(jnp.sort(ids, axis=None), ids)
     return ids.astype(jnp.int32)

@@ -87,7 +87,7 @@ def _operands(problem: Problem, rows: Array | None) -> tuple[tuple[Array, ...], 
     if problem.key_mask is not None:
         of_keys = padded(scores.masked_out(problem.key_mask, dtype).reshape(-1, *shape), 0, scores.MASKED)
     if problem.segment_ids is not None:
-        segments = padded(segment_numbers(problem).reshape(-1, *shape), 0)
+        segments = padded(segment_numbers(problem.segment_ids).reshape(-1, *shape), 0)
     return learned, (of_keys, half_spans(problem), segments, jnp.zeros((0,), jnp.int32) if rows is None else rows)
 
 

@@ -407,7 +407,7 @@ def _operands(problem: Problem, with_tangents: bool = False) -> tuple[dict[str, 
     if problem.key_mask is not None:
         given["key_mask"] = problem.key_mask.astype(jnp.uint8)
     if problem.segment_ids is not None:
-        given["segments"] = segment_numbers(problem)
+        given["segments"] = segment_numbers(problem.segment_ids)
     tables = {}
     if problem.multiplies:
         learned["sigma"] = problem.sigma
