@@ -111,6 +111,7 @@ class Unit {
       for (int64_t j = 0; j < box[1]; j++) {
         for (int64_t k = 0; k < box[2]; k++) copy(p.encoding + encoding_at(i, j, k), d, rows + k * d);
         transpose(rows, box[2], d, columns, band);
+        check(rows, box[2] * d);
         rows += box[2] * d, columns += band * d;
       }
   }
@@ -129,6 +130,13 @@ class Unit {
     const int64_t keys = (o * p.batch + b) * p.rows() * p.key_row();
     key_addend = p.key_addend ? p.key_addend + keys : nullptr;
     segments = p.segments ? p.segments + keys : nullptr;
+  }
+
+  // Notes whether numbers that the results of all offsets come from are finite.
+  void check(const T* x, int64_t count) {
+    Vector zero{};
+    for (int64_t f = 0; f < count; f += kLanes) zero += load(x + f) - load(x + f);
+    is_finite &= sum(zero) == 0;
   }
 
   // Index of a position's features in query, and in gradients of key and value, which are of each head of queries.
@@ -176,9 +184,10 @@ class Unit {
               of_band, false);
       for (int i = 0; i < kQueries; i++) {
         T* row = by_offset + i * kBand;
-        // What is read beyond the band is masked, but NaN that another query had left there would not be.
-        clear(row, kMargin);
-        clear(row + kMargin + (of_band + kLanes - 1) / kLanes * kLanes, 2 * kMargin);
+        if (!is_finite) {  // what is read beyond the band is masked, but NaN that another query left there would not be
+          clear(row, kMargin);
+          clear(row + kMargin + (of_band + kLanes - 1) / kLanes * kLanes, 2 * kMargin);
+        }
         for (int64_t k = 0; k < width; k += kLanes) {
           T* to = scores + i * kWidth + k;
           store(to, load(to) + load(row + first - i + k));
@@ -277,6 +286,7 @@ class Unit {
   const T *key = nullptr, *value = nullptr, *key_t = nullptr, *value_t = nullptr, *encoding = nullptr,
           *encoding_t = nullptr, *factor = nullptr, *addend = nullptr, *key_addend = nullptr;
   const int32_t* segments = nullptr;
+  bool is_finite = true;  // all that has been computed so far
 
  private:
   T* gathered(Buffer& buffer, const T* from) {

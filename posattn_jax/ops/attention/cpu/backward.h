@@ -36,7 +36,7 @@ struct BackwardWorkspace {
 
 
 inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const Segment& s) {
-  const Unit& unit = w.unit;
+  Unit& unit = w.unit;
   const Problem& p = unit.p;
   const int64_t d = p.features, at = tile * kQueries, first_key = s.row * p.size[2] + s.low, width = s.width();
   const int64_t table = unit.table_at(s, x);
@@ -48,14 +48,17 @@ inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const S
   outer(w.weights, kWidth, w.cotangent + at * d, d, width, w.d_value + first_key * d, d, d);
   product(w.cotangent + at * d, d, unit.value_t + s.row * d * p.key_row() + s.low, p.key_row(), d, products, kWidth,
           width, false);
+  Vector sums{};
   for (int i = 0; i < kQueries; i++)
     for (int64_t k = 0; k < width; k += kLanes) {
       const int64_t here = i * kWidth + k, there = table - i + k;
       const Vector d_logits = load(w.weights + here) * (load(products + here) - w.removed[at + i]);
+      sums += d_logits;
       if (w.d_addend) store(w.d_addend + there, load(w.d_addend + there) + d_logits);
       if (w.d_factor) store(w.d_factor + there, load(w.d_factor + there) + d_logits * load(w.scores + here));
       store(w.weights + here, unit.factor ? d_logits * load(unit.factor + there) : d_logits);
     }
+  unit.is_finite &= sum(sums - sums) == 0;
   const T* d_scores = w.weights;
   if (p.key) {
     product(d_scores, kWidth, unit.key + first_key * d, d, width, w.d_content + at * d, d, d, true);

@@ -32,7 +32,7 @@ struct ForwardWorkspace {
 
 // Adds a segment of keys to the outputs of a tile.
 inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Segment& s) {
-  const Unit& unit = w.unit;
+  Unit& unit = w.unit;
   const int64_t d = unit.p.features, at = tile * kQueries;
   unit.logits(w.content + at * d, w.position + at * d, x, s, w.by_offset, w.scores, w.scores);
   Vector most[kQueries], excess = splat(-1);
@@ -52,6 +52,7 @@ inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Seg
       w.total[at + i] *= decay;
       for (T* x = w.outputs + (at + i) * d; x < w.outputs + (at + i + 1) * d; x += kLanes) store(x, load(x) * decay);
     }
+  Vector sums{};
   for (int i = 0; i < kQueries; i++) {
     T* row = w.scores + i * kWidth;
     const Vector reference = splat(w.most[at + i]);
@@ -62,7 +63,9 @@ inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Seg
       total += weights;
     }
     w.total[at + i] = total;
+    sums += total;
   }
+  unit.is_finite &= sum(sums - sums) == 0;
   const T* values = unit.value + (s.row * unit.p.size[2] + s.low) * d;
   product(w.scores, kWidth, values, d, s.width(), w.outputs + at * d, d, d, true);
 }
