@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits
 Hardware and time: 2 CPU cores, about 1.5 minutes. Expected best-epoch validation accuracy: .969 to .981 (five seeds).
-"", :short_span (a ramp for each head that starts small: .983, ten seeds, with 33 % of all pairs;  its sweep
+"", :short_span (a ramp for each head that starts small: .983, ten seeds, with 33 % of all pairs; its sweep
 compares it with a Gaussian, a window and no span: docs/results/digits_short_span), :composite (fixed and dynamic
 convolutions of all offsets, instead of SIREN and span: .791, one seed; .772 with kernels of 5 x 5), :tiny (tests).
 """

@@ -233,10 +233,11 @@ def box_sigma(
     reference_shape: Shape,
     query_grid_shape: Shape | None = None,
 ) -> Float[Array, "... p"]:
-    """The sigma whose box, at `BOX_THRESHOLD`, holds every key that the window of `log_window` does not hide.
+    """The sigma of the box of a window of `log_window`, at `BOX_THRESHOLD`.
 
     It is the width w. Where m is 0 at one width it is one position less, w - 1 / (S - 1): rounded up to whole
-    positions, that is the farthest key nearer than w. Offsets from queries on a grid of their own are not whole.
+    positions, that is the farthest key nearer than w, or one position if there is none. With a query grid it is always
+    w, because offsets between two grids need not be whole.
     """
     width = jnp.exp(_float32_or_better(log_width))
     if query_grid_shape is not None:

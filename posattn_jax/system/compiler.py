@@ -53,7 +53,8 @@ def shared_library(
 
 def _seal(path: pathlib.Path) -> None:
     """Appends a library's checksum, which the loader does not read."""
-    path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
+    library = path.read_bytes()
+    path.write_bytes(library + hashlib.sha256(library).digest())
 
 
 def _is_whole(path: pathlib.Path) -> bool:

@@ -132,7 +132,7 @@ class Unit {
     segments = p.segments ? p.segments + keys : nullptr;
   }
 
-  // Notes whether numbers that the results of all offsets come from are finite.
+  // Notes if encodings are not finite: an offset that no key of this head has would show it in another head.
   void check(const T* x, int64_t count) {
     Vector zero{};
     for (int64_t f = 0; f < count; f += kLanes) zero += load(x + f) - load(x + f);
