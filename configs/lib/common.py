@@ -147,7 +147,7 @@ def ramp_and_rivals(width: float, *reaches: int) -> tuple[Treatment, ...]:
     return (
         Treatment("ramp", "ramp, no penalty", learned_ramp(width)),
         Treatment("none", "no span", NOT_TRAINED | NO_SPAN),
-        *(Treatment(f"window_{r}", f"window of {r} places to each side", fields) for r, fields in windows.items()),
+        *(Treatment(f"window_{r}", f"window of {r} place{'s' * (r > 1)} to each side", fields) for r, fields in windows.items()),
     )
 
 
