@@ -143,11 +143,16 @@ def learned_ramp(width: float) -> dict[str, Any]:
 
 def ramp_and_rivals(width: float, *reaches: int) -> tuple[Treatment, ...]:
     """A learned ramp; no span; and windows of `reaches`."""
-    windows = {reach: NOT_TRAINED | {SPAN: part(WindowSpan, half_span=(reach, reach))} for reach in reaches}
+
+    def window(reach: int) -> Treatment:
+        label = f"window of {reach} {'place' if reach == 1 else 'places'} to each side"
+        fields = NOT_TRAINED | {SPAN: part(WindowSpan, half_span=(reach, reach))}
+        return Treatment(f"window_{reach}", label, fields)
+
     return (
         Treatment("ramp", "ramp, no penalty", learned_ramp(width)),
         Treatment("none", "no span", NOT_TRAINED | NO_SPAN),
-        *(Treatment(f"window_{r}", f"window of {r} place{'s' * (r > 1)} to each side", fields) for r, fields in windows.items()),
+        *map(window, reaches),
     )
 
 

@@ -286,7 +286,7 @@ SWEPT_ALIKE = [
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SWEPT_ALIKE else name for name in SWEPT])
-def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
+def test_every_treatment_of_a_sweep_is_another_model_grid_or_optimizer(unchecked, name):
     """Its fields are the config's, and no two treatments train the same; of those with an axis the first.
 
     Of bert_small too, whose others are counted above.
@@ -295,7 +295,8 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     for treatment in plan.treatments[: 5 if plan.axis or name == "bert:small" else None]:
         config = shipped.get_config(name, "tiny").lock()
         change(config, treatment.fields)
-        made.append((repr(config.data), repr(experiment.make_task(config, made_source(config)))))  # which traces it
+        task = experiment.make_task(config, made_source(config))  # which traces it
+        made.append((repr(config.data), repr(config.optimizer), repr(task)))
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
     for field in plan.evaluate:
