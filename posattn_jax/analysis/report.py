@@ -200,13 +200,15 @@ def _how(runs: Runs) -> str:
     versions = all_of(", ".join(f"{name} {v}" for name, v in summary["versions"].items()) for summary in summaries)
     hours = sum(summary["seconds"] for summary in summaries) / 3600
     grids = all_of(" x ".join(map(str, summary["grid_shape"])) for summary in summaries)
+    files = _by_runs(runs, "data_sha256")
     lines = [
         f"- Commands: {'; '.join(f'`{command}`' for command in runs.commands) or 'not known'}.",
         f"- Hardware: {all_of(summary['device'] for summary in summaries)}; {hours:.2f} hours of runs in all.",
         f"- Data: {all_of(_data(run.config) for run in runs.all)}, grids {grids}, seeds "
-        f"{', '.join(dict.fromkeys(str(run.seed) for run in runs.all))}.",
+        f"{', '.join(dict.fromkeys(str(run.seed) for run in runs.all))}"
+        f"{f'; SHA-256 of the files {files}' if files else ''}.",
         f"- Training: {all_of(_duration(run.config['train']) for run in runs.all)}.",
-        f"- Versions: {versions}; commit {_commits(runs)}.",
+        f"- Versions: {versions}; commit {_by_runs(runs, 'git_commit') or 'not known'}.",
     ]
     lines += ["", "Treatments, and the fields of the config that they set:", ""]
     for treatment in runs.treatments:
@@ -215,15 +217,15 @@ def _how(runs: Runs) -> str:
     return "\n".join(lines)
 
 
-def _commits(runs: Runs) -> str:
-    """The commits of the runs; if there are several, with the treatments of each and the numbers of their runs."""
-    of_commit: dict[str, collections.Counter[str]] = {}
+def _by_runs(runs: Runs, field: str) -> str | None:
+    """A field of the summaries; if it differs, with the treatments of each value and the numbers of their runs."""
+    having: dict[str | None, collections.Counter[str]] = {}
     for run in runs.all:
-        of_commit.setdefault(str(run.summary["git_commit"]), collections.Counter())[run.treatment] += 1
-    if len(of_commit) == 1:
-        return next(iter(of_commit))
-    shown = {each: ", ".join(f"{name} {n}" for name, n in counts.items()) for each, counts in of_commit.items()}
-    return "; ".join(f"{each} ({counts})" for each, counts in shown.items())
+        having.setdefault(run.summary.get(field), collections.Counter())[run.treatment] += 1
+    if len(having) == 1:
+        return next(iter(having))
+    shown = {each: ", ".join(f"{name} {n}" for name, n in counts.items()) for each, counts in having.items()}
+    return "; ".join(f"{each or 'not known'} ({counts})" for each, counts in shown.items())
 
 
 def _data(config: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.data.images import GridImages
+from posattn_jax.data.pipeline import checksums
 from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.nn.span import LEARNED
 from posattn_jax.nn.tokens import Tokens
@@ -89,6 +90,7 @@ def _finish(
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "git_commit": _git_commit(),
+        "data_sha256": checksums.of_run(workdir),
     }
     if isinstance(trainer.task, SentencePrediction):
         trained_on: Any = member.data.train_source

@@ -291,6 +291,13 @@ def test_runs_of_several_commits_are_told_by_treatment(folder, undrawn):
     assert "commit abc (none 5, span 3, half 5); xyz (span 2)." in text
 
 
+def test_runs_of_several_data_files_are_told_by_treatment(folder, undrawn):
+    change_summary(folder / "span" / str(SEEDS[0]), data_sha256="xyz")
+    report.write(folder)
+    text = (folder / "report" / "report.md").read_text()
+    assert "; SHA-256 of the files not known (none 5, span 4, half 5); xyz (span 1)." in text
+
+
 def test_runs_of_a_treatment_have_one_tokenizer(folder, undrawn):
     """Runs that do not say which they have are of earlier versions. Another treatment may have another."""
     first, second, *_ = (folder / "span" / str(seed) for seed in SEEDS)

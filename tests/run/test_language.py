@@ -14,6 +14,7 @@ from configs.lib.common import ATTENTION
 from posattn_jax.config import experiment
 from posattn_jax.config.parts import change, part
 from posattn_jax.config.start import beginning
+from posattn_jax.data.pipeline import checksums
 from posattn_jax.data.text.corpus import SentencePairs
 from posattn_jax.data.text.glue import TASKS
 from posattn_jax.data.tokenizers import tokenizer
@@ -80,6 +81,7 @@ def pretrain(files, bert):
     assert set(summary["final"]) == {"step", "epoch", "loss", "accuracy", "perplexity"}
     assert summary["final"]["perplexity"] == pytest.approx(np.exp(summary["final"]["loss"]))
     assert summary["tokenizer_sha256"] == tokenizer.of_run(bert).sha256
+    assert summary["data_sha256"] == checksums.of_run(bert) is not None
     names = {row["name"] for row in read_metrics(bert / "metrics.jsonl") if row["split"] == "speed"}
     assert "sequences_per_second" in names
     with np.load(bert / "positions.npz") as positions:

@@ -1,6 +1,7 @@
 """Saves the SHA-256 of a run's data files in its folder, so that the run can only continue with the same data."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import pathlib
@@ -62,6 +63,12 @@ def save(files: Files, workdir: pathlib.Path) -> None:
     new = {name: checksums.of_file(path) for name, path in files.items() if name not in known}
     if new:
         write_json(workdir / FILE, known | new)
+
+
+def of_run(workdir: pathlib.Path) -> str | None:
+    """One SHA-256 of the names and sums of all files that the run began with; None if it read no files."""
+    known = _read(workdir)
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest() if known else None
 
 
 def _read(workdir: pathlib.Path) -> dict[str, str]:

@@ -48,6 +48,17 @@ def test_data_may_move(tmp_path, files):
     checksums.check(moved, tmp_path / "run", evaluates=True)
 
 
+def test_one_sum_of_all_files(tmp_path, files):
+    first, same, other = (tmp_path / name for name in ("first", "same", "other"))
+    assert checksums.of_run(first) is None
+    checksums.save(files, first)
+    checksums.save(dict(reversed(files.items())), same)
+    flip_a_bit(files["data.dir/train.tsv"])
+    checksums.save(files, other)
+    assert len(checksums.of_run(first)) == 64
+    assert checksums.of_run(first) == checksums.of_run(same) != checksums.of_run(other)
+
+
 def test_another_file_is_told(tmp_path, files, caplog):
     run, more = tmp_path / "run", tmp_path / "data" / "more.tsv"
     checksums.save(files, run)
