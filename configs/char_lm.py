@@ -43,15 +43,11 @@ RAMP_REACH = 45  # mean width of a ramp's heads at the end of the first two runs
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    words = [word for word in variant.split(",") if word]
-    lengths = [LENGTHS[word] for word in words if word in LENGTHS] or [1024]
-    if set(words) - {*LENGTHS, "wide", "tiny", "forms", "confirm"} or len(lengths) > 1:
-        allowed = f"expected one of {', '.join(LENGTHS)}, and wide or not, and forms or confirm or neither; or tiny"
-        raise ValueError(f'config variant "{variant}": {allowed}')
-    unit = 1024 / lengths[0]  # so that the initial sigma is 20 positions at every length
+    words, length = _read(variant)
+    unit = 1024 / length  # so that the initial sigma is 20 positions at every length
     width, num_heads = (128, 2) if "wide" in words else (64, 8)
     config = common.get_config()
-    config.data = part(Characters, length=lengths[0], validation_limit=2**16 // lengths[0])
+    config.data = part(Characters, length=length, validation_limit=2**16 // length)
     config.task = part(CausalLanguageModelling)
     attention = part(
         PositionalSelfAttention,
@@ -79,20 +75,31 @@ def get_config(variant: str = "") -> ConfigDict:
     return config
 
 
+def _read(variant: str) -> tuple[list[str], int]:
+    """The words of a variant, and the characters of a sequence."""
+    words = [word for word in variant.split(",") if word]
+    lengths = [LENGTHS[word] for word in words if word in LENGTHS] or [1024]
+    if set(words) - {*LENGTHS, "wide", "tiny", "forms", "confirm"} or len(lengths) > 1:
+        allowed = f"expected one of {', '.join(LENGTHS)}, and wide or not, and forms or confirm or neither; or tiny"
+        raise ValueError(f'config variant "{variant}": {allowed}')
+    return words, lengths[0]
+
+
 def sweep(variant: str = "") -> Plan:
     """The learned span against no span, common positions, a window of its mean half-span, and the paper's span.
 
     With "forms": forms of a learned span, against windows and against the Gaussian whose gradients were clipped.
     With "confirm": a ramp against no span and against a window.
     """
-    if "forms" in variant.split(","):
-        return forms()
-    if "confirm" in variant.split(","):
-        return confirm()
+    words, length = _read(variant)
+    if "forms" in words:
+        return forms(length)
+    if "confirm" in words:
+        return confirm(length)
     content, none = part(Content), common.NO_SPAN
     paper = {common.SPAN: part(GaussianSpan, initial_sigma=0.3), "optimizer.span_learning_rate": 0.0}
     return Plan(
-        "Does a learned span pay on text of 1,024 characters?",
+        f"Does a learned span pay on text of {length:,} characters?",
         (
             Treatment("learned", "learned span"),
             Treatment("none", "no span", none),
@@ -123,9 +130,9 @@ def sweep(variant: str = "") -> Plan:
     )
 
 
-def _learned(form: type, reach: int = 30, rate: float = 4e-3) -> dict[str, Any]:
+def _learned(form: type, length: int, reach: int = 30, rate: float = 4e-3) -> dict[str, Any]:
     """A span of this form whose gradients are not clipped. Adam changes its width by .4 % in an update."""
-    span = part(form, initial_width=reach / 1023)  # the unit of a width is S - 1
+    span = part(form, initial_width=reach / (length - 1))
     return {common.SPAN: span, "optimizer.span_learning_rate": rate, "optimizer.clips_spans": False}
 
 
@@ -133,19 +140,21 @@ def _window(reach: int) -> dict[str, Any]:
     return {common.SPAN: part(WindowSpan, half_span=(reach,))}
 
 
-def forms() -> Plan:
+def forms(length: int) -> Plan:
     """Forms of a learned span. A width starts at 30 places."""
     apart, rope = {"optimizer.clips_spans": False}, {common.TERMS: {"rotary": part(RotaryContent)}}
     return Plan(
-        "Is a learned span as good as the best window on text of 1,024 characters?",
+        f"Is a learned span as good as the best window on text of {length:,} characters?",
         (
-            Treatment("ramp", "ramp", _learned(RampSpan)),
+            Treatment("ramp", "ramp", _learned(RampSpan, length)),
             Treatment("window", "window of 43 places", _window(MEAN_REACH)),
             Treatment("gaussian", "Gaussian, clipped with the weights"),
             Treatment("outside", "Gaussian, not clipped", apart, num_seeds=5),
-            Treatment("flat", "flat top", _learned(FlatSpan), num_seeds=5),
+            Treatment("flat", "flat top", _learned(FlatSpan, length), num_seeds=5),
             # All updates together change a width by 3e-6 of it.
-            Treatment("frozen", "ramp that stays at 45 places", _learned(RampSpan, RAMP_REACH, 1e-9), num_seeds=5),
+            Treatment(
+                "frozen", "ramp that stays at 45 places", _learned(RampSpan, length, RAMP_REACH, 1e-9), num_seeds=5
+            ),
             Treatment("wider", "window of 64 places", _window(64), num_seeds=5),
             Treatment("none", "no span", common.NO_SPAN, num_seeds=5),
             Treatment("rope", "RoPE, no span", common.NO_SPAN | rope, num_seeds=3),
@@ -165,16 +174,16 @@ def forms() -> Plan:
     )
 
 
-def confirm() -> Plan:
+def confirm(length: int) -> Plan:
     """Two results of `forms` that were not shown, again with fresh seeds.
 
     With the deviations seen there (ramp .005, window .008, no span .009 bits) and its differences (.001, .017), the
     power of the two tests is .94 and .8, as simulated.
     """
     return Plan(
-        "Is a ramp better than no span, and as good as a window, on text of 1,024 characters?",
+        f"Is a ramp better than no span, and as good as a window, on text of {length:,} characters?",
         (
-            Treatment("ramp", "ramp", _learned(RampSpan)),
+            Treatment("ramp", "ramp", _learned(RampSpan, length)),
             Treatment("window", "window of 43 places", _window(MEAN_REACH)),
             Treatment("none", "no span", common.NO_SPAN, num_seeds=6),
         ),
