@@ -143,6 +143,7 @@ def _window(reach: int) -> dict[str, Any]:
 def forms(length: int) -> Plan:
     """Forms of a learned span. A width starts at 30 places."""
     apart, rope = {"optimizer.clips_spans": False}, {common.TERMS: {"rotary": part(RotaryContent)}}
+    frozen = _learned(RampSpan, length, RAMP_REACH, 1e-9)  # all updates together change a width by 3e-6 of it
     return Plan(
         f"Is a learned span as good as the best window on text of {length:,} characters?",
         (
@@ -151,10 +152,7 @@ def forms(length: int) -> Plan:
             Treatment("gaussian", "Gaussian, clipped with the weights"),
             Treatment("outside", "Gaussian, not clipped", apart, num_seeds=5),
             Treatment("flat", "flat top", _learned(FlatSpan, length), num_seeds=5),
-            # All updates together change a width by 3e-6 of it.
-            Treatment(
-                "frozen", "ramp that stays at 45 places", _learned(RampSpan, length, RAMP_REACH, 1e-9), num_seeds=5
-            ),
+            Treatment("frozen", "ramp that stays at 45 places", frozen, num_seeds=5),
             Treatment("wider", "window of 64 places", _window(64), num_seeds=5),
             Treatment("none", "no span", common.NO_SPAN, num_seeds=5),
             Treatment("rope", "RoPE, no span", common.NO_SPAN | rope, num_seeds=3),
