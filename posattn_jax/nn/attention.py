@@ -127,8 +127,7 @@ class PositionalSelfAttention(Composite):
         check_sizes(self, "num_heads", "head_dim", "num_kv_heads")
         check_rates(self, "dropout_rate")
         check_terms(self.terms)
-        if isinstance(self.terms, Mapping):
-            self.terms = FrozenDict(self.terms)  # a module is hashed
+        self.terms = FrozenDict(self.terms) if isinstance(self.terms, Mapping) else tuple(self.terms)  # it is hashed
         check_parts(self, "span", "values", "gate", "extra_heads", "projections")
         if self.values is not None:
             check_needs("values", self.values)

@@ -5,6 +5,7 @@ from typing import Any
 from posattn_jax.axes import GridFeatures, GridKeyFeatures, GridMask, PairBias, PairMask, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.tokens import Tokens, flattened
+from posattn_jax.ops.precision import as_array
 
 
 class PositionalCrossAttention(PositionalSelfAttention):
@@ -69,6 +70,7 @@ class PositionalCrossAttention(PositionalSelfAttention):
         Raises:
           ValueError: grids that do not match the arrays or each other, or parts that cannot attend from one to another.
         """
+        inputs = as_array(inputs)
         shape = inputs.shape
         inputs, grid_shape, _ = flattened(inputs, grid_shape, None)
         memory, memory_shape, key_mask = flattened(memory, memory_shape, key_mask)

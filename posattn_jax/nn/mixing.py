@@ -19,6 +19,7 @@ from posattn_jax.nn.places import Memory, Places
 from posattn_jax.nn.tokens import flattened
 from posattn_jax.ops import scores
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import as_array
 
 
 class TokenMixing(Composite):
@@ -105,6 +106,7 @@ class TokenMixing(Composite):
         del span_bound
         if num_class_tokens or positions is not None:
             raise ValueError("num_class_tokens, positions: expected none with TokenMixing, which supports only grids")
+        inputs, segment_ids = as_array(inputs), as_array(segment_ids)
         shape = inputs.shape
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask)
         if reference_shape is not None and tuple(reference_shape) != tuple(grid_shape):

@@ -31,8 +31,9 @@ SIGMA_FLOOR = 1e-6
 PRECISION_FLOOR = 1e-12  # likewise for 1 / sigma^2; below it there is no gradient
 # Where the Gaussian is at one sigma: at this threshold sigma is half of the box's side.
 BOX_THRESHOLD = math.exp(-0.5)
-# Distances, in widths, of which a learned window need not know the difference; their powers do not overflow.
+# Distances, in widths, of which a learned window need not know the difference.
 FARTHEST = 30.0
+LARGEST_POWER = 1e30  # of a distance: any larger one hides its key as well
 NARROWEST = -60.0  # ln w of no more than this is the query alone
 
 
@@ -274,7 +275,8 @@ def log_ramp(distance: Float[Array, "..."], ramp: float) -> Float[Array, "..."]:
 
 def log_flat(distance: Float[Array, "..."], edge: float, power: float) -> Float[Array, "..."]:
     """ln(edge) r^power for distances r in widths: m is 1 at the query and `edge` at one width."""
-    return math.log(edge) * distance**power
+    # A power that overflows has no gradient but NaN.
+    return math.log(edge) * jnp.minimum(distance, LARGEST_POWER ** (1 / power)) ** power
 
 
 def span_size(

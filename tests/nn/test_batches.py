@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from posattn_jax import PositionalSelfAttention
+from posattn_jax import PositionalCrossAttention, PositionalSelfAttention, TokenMixing
 from tests.nn.test_promotion import LAYERS, C
 from tests.project.test_docstrings import example_of
 from tests.support.made_params import made_params
@@ -100,3 +100,16 @@ def test_lists(unchecked):
 
     expected = apply(inputs, {name: jnp.asarray(x) for name, x in given.items()})
     np.testing.assert_allclose(apply(np.asarray(inputs).tolist(), listed), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "layer, memory, options",
+    [
+        (TokenMixing(num_heads=2), (), {"key_mask": [[True, True, False]], "segment_ids": [[0, 0, 1]]}),
+        (PositionalCrossAttention(num_heads=2), ([[[0.5] * C] * 2],), {"key_mask": [[True, False]]}),
+    ],
+    ids=["mixing", "cross-attention"],
+)
+def test_lists_of_other_layers(unchecked, layer, memory, options):
+    shapes = jax.eval_shape(lambda: layer.init_with_output(RNGS, [[[0.5] * C] * 3], *memory, **options)[0])
+    assert shapes.shape == (1, 3, C)

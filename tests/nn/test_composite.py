@@ -127,3 +127,9 @@ def test_parameters_under_linens_names_are_still_found():
     del first["span"]
     outputs = jax.jit(model.apply)({"params": params | {"layer_0": first, "GaussianSpan_0": narrow}}, X)
     np.testing.assert_array_equal(outputs, expected)
+
+
+def test_terms_in_a_list_are_hashed_as_a_tuple(unchecked):
+    """Modules are static arguments of jitted functions."""
+    listed, layer = (PositionalSelfAttention(2, terms=kind((Content(), ContentBias()))) for kind in (list, tuple))
+    assert listed == layer and hash(listed) == hash(layer)

@@ -211,7 +211,7 @@ def nothing(problem: Problem) -> tuple[Any, Weights]:
     _, t, h, d = problem.query.shape
     s = problem.num_class_tokens + grid.num_positions(problem.grid_shape)
     outputs = None if problem.value is None else jnp.zeros((0, t, h, d), problem.value.dtype)
-    return outputs, jnp.zeros((0, h, t, s))
+    return outputs, jnp.zeros((0, h, t, s), problem.dtype)
 
 
 def within_lengths(name: str, lengths: Lengths, tokens: Query) -> KeyMask:

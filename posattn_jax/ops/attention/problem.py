@@ -100,7 +100,7 @@ class Problem:
         for name in ARRAYS.keys() & arguments.keys() - {"factors", "block"}:
             arguments[name] = as_array(arguments[name], ARRAYS[name].metadata["floating"])
         if getattr(arguments.get("sigma"), "ndim", 1) == 0:
-            arguments["sigma"] = as_array([arguments["sigma"]] * len(arguments["grid_shape"]))
+            arguments["sigma"] = as_array([arguments["sigma"]] * len(grid.check_grid(arguments["grid_shape"])))
         return cls(**arguments)
 
     def __post_init__(self):
@@ -117,6 +117,8 @@ class Problem:
         for name in ("span_bound", "encoded_bound", "dilation", "limit"):
             sizes = getattr(self, name)
             changed[name] = None if sizes is None else tuple(int(size) for size in sizes)
+        if isinstance(self.scale, np.generic):  # 1 / np.sqrt(d) would decide the dtype of scores
+            changed["scale"] = self.scale.item()
         for name, plain in changed.items():
             object.__setattr__(self, name, plain)
         self._check_arrays()
@@ -294,7 +296,7 @@ class Problem:
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of scores and softmax statistics: float32, or float64 if an input is."""
-        scored = (self.query, self.key, self.value, self.pair_scores)
+        scored = (self.query, self.key, self.value, self.content_bias, self.position_bias, self.pair_scores)
         arrays = (*scored, self.relative_encoding, self.relative_bias, self.sigma)
         return float32_or_better(*(array for array in arrays if array is not None))
 

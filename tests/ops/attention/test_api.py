@@ -14,6 +14,7 @@ from tests.support.slow import slow
     "change, message",
     [
         ({"grid_shape": (5,)}, "query has shape"),
+        ({"grid_shape": 4, "sigma": 0.3}, "grid_shape is 4: "),
         ({"grid_shape": (1, 1, 1, 4)}, "one to 3"),
         ({"grid_shape": (0,)}, "at least 1"),
         ({"relative_encoding": np.ones((4, H, D))}, "relative_encoding has shape"),

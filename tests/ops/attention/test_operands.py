@@ -85,6 +85,27 @@ def test_weights_of_an_empty_batch(unchecked):
     assert outputs.shape == (0, 12, 2, 2) and weights.shape == (0, 2, 12, 12)
 
 
+@pytest.mark.parametrize("implementation", [*NATIVE, *map(slow, ("auto", "dense", "tiled"))])
+def test_what_numpy_makes_float64(float64, implementation):
+    """A scale of 1 / np.sqrt(d), and biases, next to arrays in float32."""
+    inputs, options = inputs_of(1), {"grid_shape": GRID, "implementation": implementation}
+    wide = {name: np.asarray(inputs[name], float) for name in ("content_bias", "position_bias")}
+    expected = relative_attention(**inputs, **options)
+    check(relative_attention(**inputs, **options, scale=1 / np.sqrt(2)), expected)
+    check(relative_attention(**(inputs | wide), **options), expected)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "tiled"])
+def test_a_gradient_with_a_scale_of_numpy(unchecked, float64, implementation):
+    jax.eval_shape(differentiated(implementation, scale=1 / np.sqrt(2)), inputs_of(1))
+
+
+def test_weights_of_an_empty_batch_have_their_dtype(float64):
+    run = lambda x: relative_attention(x, x, x, grid_shape=(3,), return_weights=True)
+    shapes = [jax.eval_shape(run, jax.ShapeDtypeStruct((b, 3, 1, 2), np.float32)) for b in (0, 1)]
+    assert jax.tree.map(lambda x: x.dtype, shapes[0]) == jax.tree.map(lambda x: x.dtype, shapes[1])
+
+
 LISTED = {
     "lengths": ({"key_value_seq_lengths": [3, 12], "query_seq_lengths": [12, 5]}, {}),
     "one length": ({"key_value_seq_lengths": 3, "query_seq_lengths": 5}, {}),
