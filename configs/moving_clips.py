@@ -41,15 +41,22 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    """SIREN encodings with a span that starts small, against no span. Both pool by the mean of all positions."""
+    """SIREN encodings with spans that start small, against no span. All pool by the mean of all positions.
+
+    A ramp starts at 3 places of the 8 of a side in "quick": 125 of 512 positions, where the window is not cut off.
+    """
     mean = {"model.pooling": "mean"}
     span = part(GaussianSpan, initial_sigma=0.13, mode="log_add", per_head=True)
     return Plan(
         "Does a learned span pay on clips, in three dimensions?",
         (
             Treatment("learned", "learned span", mean | {common.SPAN: span, "optimizer.span_learning_rate": 5e-4}),
+            Treatment("ramp", "ramp", mean | common.learned_ramp(3 / 7)),
             Treatment("none", "no span", mean | common.NO_SPAN),
         ),
-        (Hypothesis("A learned span is not worse than none by .02", "learned", "none", "greater", margin=0.02),),
+        (
+            Hypothesis("A learned span is not worse than none by .02", "learned", "none", "greater", margin=0.02),
+            Hypothesis("A ramp is not worse than none by .02", "ramp", "none", "greater", margin=0.02),
+        ),
         seeds=PAPER_SEEDS[:3],
     )
