@@ -77,7 +77,9 @@ def train(
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
-            write_json(workdir / "config.json", each.to_dict())
+            check_config(each, workdir)  # again: another process may have trained there since
+            if not (workdir / "config.json").exists():
+                write_json(workdir / "config.json", each.to_dict())
             checksums.save(files, workdir)
             if isinstance(own["train"], Saved):
                 own["train"].save(workdir)
@@ -94,6 +96,7 @@ def train(
                 print(f"is finished: {where}; its summary is made again" if is_finished else f"goes on from {where}")
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # it exists only while the run is finished
+                write_json(workdirs[i] / "config.json", configs[i].to_dict())  # what may change, now that it goes on
             try:
                 trainer.run(until)
                 if until is None:

@@ -211,6 +211,10 @@ class Checkpoints:
         """The step of the best evaluation so far; None if there was none."""
         return best(self._scores())
 
+    def is_evaluated(self, step: int) -> bool:
+        """Whether the checkpoint of `step` has the score of an evaluation."""
+        return step in self._scores()
+
     def close(self) -> None:
         self.wait()
         self._thread.shutdown()

@@ -49,7 +49,7 @@ class Trainer:
       writers: where metrics go besides the folders.
 
     Raises:
-      InputError: a run has already done more updates than it should.
+      InputError: a run has already done more updates than it should, or as many without an evaluation after the last.
       RunError: none of a run's checkpoints can be read, or the runs are at different steps.
     """
 

@@ -67,6 +67,9 @@ class Member:
             batches.set_state(progress["data"])
         if step > settings.total_steps:
             raise InputError(f"{name}train.total_steps={settings.total_steps}: the run has already done {step} steps")
+        if step == settings.total_steps and not checkpoints.is_evaluated(step):  # it was stopped there, and shortened
+            done = f"the run has already done {step} steps, without an evaluation after the last"
+            raise InputError(f"{name}train.total_steps={step}: {done}: expected more")
         own = [MetricWriter(workdir, step)] if is_first() else []
         return cls(data, batches, order, checkpoints, (*own, *writers), progress["seconds"], name), state
 

@@ -204,6 +204,14 @@ def test_a_run_is_not_shortened(whole, tmp_path):
         make_trainer(workdir, total_steps=8)
 
 
+def test_a_run_is_not_shortened_to_where_it_was_not_evaluated(tmp_path):
+    stopped = make_trainer(tmp_path)
+    stopped.run(until=4)
+    stopped.close()
+    with pytest.raises(InputError, match=r"train.total_steps=4: .* 4 steps, without an evaluation .*: expected more$"):
+        make_trainer(tmp_path, total_steps=4)
+
+
 def test_a_run_whose_examples_had_another_order_does_not_go_on(whole, tmp_path, monkeypatch):
     workdir = shutil.copytree(whole[0], tmp_path / "run")
     monkeypatch.setattr(EpochOrder, "version", 3)
