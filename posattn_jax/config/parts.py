@@ -15,6 +15,7 @@ always gets its value from the data has the metadata `FROM_DATA`, and is not in 
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -281,7 +282,8 @@ def _fits(value: Any, hint: Any) -> bool:
         elif typing.get_origin(each) is Mapping:
             fits = isinstance(value, Mapping)
         elif each in (int, float):
-            fits = isinstance(value, int | each) and not isinstance(value, bool)
+            # No infinity: the config of a run is saved as JSON, which has none.
+            fits = isinstance(value, int | each) and not isinstance(value, bool) and abs(value) < math.inf
         else:
             fits = not isinstance(each, type) or isinstance(value, each)
         if fits:
@@ -297,7 +299,7 @@ def _expected(hint: Any) -> str:
         elif typing.get_origin(each) is tuple:
             names.append(f"a tuple of {typing.get_args(each)[0].__name__}")
         else:
-            names.append("None" if each is type(None) else each.__name__)
+            names.append("None" if each is type(None) else "a finite float" if each is float else each.__name__)
     return _one_of(names, quote="")
 
 

@@ -49,6 +49,12 @@ class Adam:
     schedule: Schedule = Constant()
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "span_learning_rate", "terms_learning_rate", "eps", "weight_decay", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        for name in ("b1", "b2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more, and less than 1")
         for name in ("span_learning_rate", "terms_learning_rate"):
             if getattr(self, name) and not self.learning_rate:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 where learning_rate is 0")
@@ -98,7 +104,7 @@ def gradient_norms(gradients: Any) -> dict[str, jax.Array]:
 def _decays(path: tuple, array: jax.Array) -> bool:
     names = _names(path)
     # By name those that have another axis where layers are stacked.
-    is_added = names[-1] in ("scale", "u", "v", "log_a") or names[-1].split("_")[0] == "bias"
+    is_added = names[-1] in ("scale", "u", "v", "log_a") or "bias" in names[-1].split("_")  # also query_bias, bias_0
     return array.ndim > 1 and not is_added and "span" not in names
 
 

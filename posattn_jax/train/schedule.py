@@ -13,7 +13,7 @@ def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -
     """The steps of a duration given in steps or, if `steps` is 0, in epochs. Raises InputError if it is negative."""
     if steps < 0 or epochs < 0:
         raise InputError(f"{name}_steps={steps}, {name}_epochs={epochs}: expected 0 or more")
-    return steps or math.ceil(epochs * steps_per_epoch)
+    return steps or math.ceil(round(epochs * steps_per_epoch, 6))  # .07 * 100 is a little more than 7
 
 
 @dataclasses.dataclass(frozen=True)

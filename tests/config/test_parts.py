@@ -168,6 +168,8 @@ def test_fields_of_all_parts_at_once():
         ({"treshold": 0.1}, r"^span.treshold=0.1: did you mean threshold\?"),
         ({"threshold": "much"}, '^span.threshold="much": .*float'),
         ({"threshold": True}, "^span.threshold=True: .*float"),
+        ({"threshold": float("nan")}, "^span.threshold=nan: expected a finite float"),
+        ({"threshold": float("-inf")}, "^span.threshold=-inf: expected a finite float"),
         ({"per_head": 1}, "^span.per_head=1: .*bool"),
         ({"mode": "add"}, '^span.mode="add": .*"log_add"'),
         ({"param_dtype": "float8"}, '^span.param_dtype="float8": .*"bfloat16"'),

@@ -141,6 +141,7 @@ def test_mesh():
 def test_durations():
     assert to_steps("train.total", 0, 2.5, 100) == 250
     assert to_steps("train.total", 7, 2.5, 100) == 7
+    assert to_steps("train.total", 0, 0.07, 100) == 7 and to_steps("train.total", 0, 0.071, 100) == 8
     with pytest.raises(InputError, match=r"train.total_steps=-1"):
         to_steps("train.total", -1, 0, 100)
 
@@ -156,6 +157,17 @@ def test_learning_rates(unchecked):
         assert noam(step) == pytest.approx(2.0 * 512**-0.5 * min(step**-0.5, step * 10**-1.5))
     with pytest.raises(InputError, match="InverseSqrt needs a warm-up"):
         InverseSqrt()(1.0, 10, 1)
+
+
+@pytest.mark.parametrize("field, value", [("learning_rate", -1.0), ("clip_norm", -1.0), ("weight_decay", -0.1)])
+def test_an_optimizer_that_would_climb(field, value):
+    with pytest.raises(ValueError, match=f"^{field}={value}: expected 0 or more"):
+        Adam(**{field: value})
+
+
+def test_a_mean_of_gradients_that_would_grow():
+    with pytest.raises(ValueError, match=r"^b2=1.0: expected 0 or more, and less than 1"):
+        Adam(b2=1.0)
 
 
 def test_optimizer_is_the_papers_adam():
@@ -216,7 +228,7 @@ def test_clipping_spares_spans():
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     """Of any shape: those of heads, and of stacked layers, have more axes than one."""
     spared = {"bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
-    names = ("bias", "bias_0", "scale", "u", "v", "log_a")
+    names = ("bias", "bias_0", "query_bias", "key_value_bias", "scale", "u", "v", "log_a")
     spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(names)}
     params = {"kernel": jnp.ones((2, 2)), **{str(name): each for name, each in spared.items()}}
     zeros = jax.tree.map(jnp.zeros_like, params)
