@@ -182,12 +182,13 @@ def check_dilation(dilation: Shape, grid_shape: Shape) -> None:
 
 
 def check_causal(is_causal: Causal, num_dims: int) -> Causal:
-    """Returns a single bool if that is enough, else one per dimension; ValueError for another number of them."""
+    """Returns a single bool if that is enough, else one per dimension; ValueError for another number or an array."""
     if isinstance(is_causal, bool | np.bool_):
         return bool(is_causal)
-    each = tuple(bool(one) for one in is_causal)
+    each = tuple(bool(one) for one in _sizes(is_causal))
     if len(each) != num_dims:
-        raise ValueError(f"is_causal={each}: expected a bool, or {num_dims}, one per dimension of grid_shape")
+        given = each or is_causal
+        raise ValueError(f"is_causal={given}: expected a bool, or {num_dims}, one per dimension of grid_shape")
     return each if any(each) and num_dims > 1 else any(each)
 
 

@@ -35,6 +35,8 @@ from tests.support.slow import slow
             "scale=-0.5 .*relative_bias",
         ),
         ({"is_causal": (True, False)}, r"is_causal=\(True, False\): .*1, one per"),
+        ({"is_causal": 1}, "is_causal=1: expected a bool"),
+        ({"is_causal": np.array(True)}, "is_causal=True: expected a bool"),
         ({"segment_ids": np.ones((B, 3), np.int32)}, r"segment_ids has shape \(2, 3\)"),
         ({"value": np.ones((B, 4, 3, D))}, f"value has 3 heads: .*{H}"),
         ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
