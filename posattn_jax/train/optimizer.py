@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.train.schedule import Constant, Schedule
 
 # Parameters whose unit is not that of weights, by what matches a name in their path: the widths of spans, the
@@ -30,7 +31,7 @@ class Adam:
       span_learning_rate: the peak rate of learned spans, whose sigma is a fraction of the grid; 0: `learning_rate`.
       terms_learning_rate: the peak rate of attention's terms and values, such as those added to a trained model; 0:
         `learning_rate`.
-      b1, b2, eps: see `optax.adam`.
+      b1, b2, eps: see `optax.adam`. Moments are float32 or better, whatever dtype the parameters have.
       weight_decay: each step subtracts the learning rate times this times the parameter; 0: no decay.
       clip_norm: the largest allowed norm of the gradient of all parameters but spans; 0: no clipping.
       clips_spans: whether the gradients of spans are in this norm, and are clipped with the others.
@@ -74,7 +75,7 @@ class Adam:
                 is_of = functools.partial(_is_of, re.compile(parts))
                 mask = functools.partial(jax.tree_util.tree_map_with_path, is_of)
                 steps.append(optax.masked(optax.scale(own_rate / self.learning_rate), mask))
-        return optax.chain(*steps)
+        return _in_float32(optax.chain(*steps))
 
     def _clipping(self) -> optax.GradientTransformation:
         """Clips by the norm of what is clipped. It has no state, and the same tree of it for either choice."""
@@ -89,6 +90,18 @@ class Adam:
             return jax.tree.map(lambda g, c, of_span: g if of_span else c, updates, clipped, is_span), state
 
         return optax.GradientTransformation(clip.init, update)
+
+
+def _in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimiser with moments in float32 or better: in bfloat16, .999 times a moment is rounded to the moment."""
+
+    def wide(tree: Any) -> Any:
+        return jax.tree.map(lambda array: array.astype(float32_or_better(array.dtype)), tree)
+
+    def update(updates, state, params=None):
+        return optimizer.update(wide(updates), state, wide(params))
+
+    return optax.GradientTransformation(lambda params: optimizer.init(wide(params)), update)
 
 
 def gradient_norms(gradients: Any) -> dict[str, jax.Array]:

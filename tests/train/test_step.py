@@ -179,6 +179,21 @@ def test_optimizer_is_the_papers_adam():
         np.testing.assert_allclose(update, -1e-3 * np.sign(grads[name]), rtol=1e-4)
 
 
+def test_moments_of_bfloat16_parameters_fall(unchecked):
+    """In bfloat16 the second moment stayed where it was, and these steps were a quarter of what they should be."""
+    params = {"kernel": jnp.zeros(1, jnp.bfloat16)}
+    optimizer = Adam().make(10, 1)
+    gradients = jnp.concatenate([jnp.ones(1000), jnp.full(3000, 1e-2)]).astype(jnp.bfloat16)
+
+    def update(state, gradient):
+        updates, state = optimizer.update({"kernel": gradient[None]}, state, params)
+        return state, updates["kernel"][0]
+
+    _, updates = jax.jit(lambda: jax.lax.scan(update, optimizer.init(params), gradients))()
+    second = np.convolve(np.asarray(gradients, float) ** 2, 1e-3 * 0.999 ** np.arange(4000))[3999]
+    assert float(updates[-1]) == pytest.approx(-1e-5 / np.sqrt(second / (1 - 0.999**4000)), rel=1e-2)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
     """At every step of a schedule, in proportion; other parameters keep theirs."""
