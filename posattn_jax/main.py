@@ -158,7 +158,7 @@ OF_A_TEXT: tuple[flags.FlagHolder[Any], ...] = (
     flags.DEFINE_integer("length", 500, "Number of characters to generate."),
     flags.DEFINE_float("temperature", 1.0, "Sampling temperature; 0: always the most likely character."),
     flags.DEFINE_integer("top_k", 0, "Sample only from this many most likely characters; 0: from all."),
-    flags.DEFINE_integer("seed", 0, "Random seed of the sampling.", lower_bound=0),
+    flags.DEFINE_integer("seed", 0, "Random seed of the sampling.", lower_bound=0, upper_bound=2**32 - 1),
 )
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")

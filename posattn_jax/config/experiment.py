@@ -103,8 +103,8 @@ def keep_programs(cache: str | pathlib.Path) -> None:
 def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """The training and validation examples of a run, see `DataSet.load`; with `test`, also what an evaluation needs."""
     seed: Any = config.seed
-    if seed < 0:
-        raise InputError(f"seed={seed}: expected 0 or more")
+    if not 0 <= seed < 2**32:  # of a larger one, jax.random.key takes the last 32 bits
+        raise InputError(f"seed={seed}: expected 0 to {2**32 - 1}")
     check_kind(config, task_class(config).models)
     for name in ("train", "optimizer", "mesh"):  # fails early, before minutes of reading
         build(config[name], name)

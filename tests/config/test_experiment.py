@@ -27,7 +27,7 @@ from tests.support.made_runs import patches
     [
         ("task.kind", "Regression", "task.kind: Regression"),
         ("task.kind", "posattn_jax.nothing:Task", "task.kind: .*posattn_jax.nothing"),
-        ("seed", -1, "seed=-1: expected 0 or more"),
+        ("seed", -1, "seed=-1: expected 0 to 4294967295"),
         ("task", part(Reconstruction), 'model.kind="Classifier": .*Siren'),
         ("data.lay_out", "2d", 'config.data.lay_out="2d"'),
         ("data.kind", "posattn_jax.data.text.corpus:Text", "data.download=False"),
@@ -80,7 +80,7 @@ def test_bad_field(unchecked, field, value, message):
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("seed", -1, "seed=-1: expected 0 or more"),
+        ("seed", 2**32, "seed=4294967296: expected 0 to 4294967295"),
         ("data.grid_shape", (), r"data.grid_shape is \(\): expected one to 3 sizes, such as"),
         ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\)"),
         ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\)"),
