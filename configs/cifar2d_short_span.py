@@ -5,7 +5,7 @@ python -m posattn_jax.main --config=configs/cifar2d_short_span.py:half --workdir
 Hardware and time: :half takes half an hour of a CPU core, and 55 minutes without a span; 32x32 an estimated 4.4 hours,
 and 14 without a span. Expected validation accuracy of :half: .54 to .55, and .54 to .60 without a span
 (docs/results/cifar_short_span). Of 32x32 after an hour: .44, and .36 without (docs/results/cifar_short_span_full);
-on an H200 with implementation fused after 1 epoch, in about a minute: .44 (docs/gpu.md).
+on an H200 with implementation fused after 1 epoch, in about a minute: .44 (docs/notes.md).
 "" (32x32), :half (16x16, 3 blocks), :quick (8x8, 3 blocks), :tiny (tests); all but the last train for 5 epochs.
 With "half,forms" the sweep compares a ramp without a penalty with windows and with no span.
 """

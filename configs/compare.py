@@ -5,11 +5,11 @@ python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/co
 python -m posattn_jax.main --mode=report --workdir=runs/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
 Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, 3 hours of one CPU core: 35 to 110 s each, Translution and
-its forms 5 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution
+its forms 2 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution
 .981, SIREN with a span .977, RoPE .969, sinusoids .946; positions added to the inputs .44 to .86; none .266. :cifar 4
-hours, 45 to 140 s a run, Translution and its forms 7 to 17 minutes; Translution .482, RoPE .427, SIREN with a span
-.423, no positions .320. :text 29 x 3 runs of 30 to 60 s; validation loss SIREN with a span 3.75, RoPE 4.05, no
-positions 4.81.
+hours, 45 to 140 s a run, Translution and its forms 5 to 17 minutes; Translution .482, RoPE .427, SIREN with a span
+.423, no positions .320. :text 29 x 3 runs of 30 to 75 s, Translution and its forms 2 to 5 minutes; validation loss
+SIREN with a span 3.75, RoPE 4.05, no positions 4.81.
 "" (digits), :cifar (CIFAR-10 at 8x8, 1 of the 10 epochs of configs/cifar2d_span.py:quick), :text (masked language
 modelling of pieces of a few letters: 1,000 updates of 2 blocks of width 64; by the loss), :tiny (digits, tests).
 """

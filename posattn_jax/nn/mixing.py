@@ -96,7 +96,7 @@ class TokenMixing(Composite):
         start at 0 in each of them.
 
         Returns:
-          The outputs, in the shape of the inputs. If asked for, also a dict of the intermediates: "weights" [b h t s]
+          The outputs, in the shape of the inputs. If asked for, also a dict of the intermediates: "weights" [b|1 h t s]
           with `return_weights`, otherwise empty.
 
         Raises:

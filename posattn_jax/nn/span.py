@@ -200,7 +200,7 @@ class FlatSpan(LearnedWindow, kw_only=True):
 class WindowSpan(_Box, nn.Module):
     """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
-    The cost of every implementation follows the window.
+    The cost of implementations that skip pairs follows the window; "reference" and "dense" compute all pairs.
 
     Attributes:
       half_span: the window's reach in positions per dimension, on each side, at least 1; in one dimension also an int.
