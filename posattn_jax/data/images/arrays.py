@@ -33,8 +33,8 @@ class Arrays(UserImages):
         at most four and it is not the only axis.
       layout: "grid"; "1d": the row-major sequence of the grid.
       pool: the factor by which the last two sides are mean-pooled.
-      malformed: whether to refuse or to skip rows with values that are not finite, or with labels that the train part
-        does not have.
+      malformed: whether to refuse or to skip rows with values that are not finite, without a label, or with a label
+        that the train part does not have.
       validation_limit: use only the first so many examples of the validation part; 0: all.
     """
 
@@ -60,7 +60,8 @@ class Arrays(UserImages):
         if len(values) != len(labels):
             raise InputError(f'{path}: {len(values):,} rows, and {len(labels):,} "labels"')
         if known is None:
-            values, names = _with_channels(path, values, self.num_dims), user_data.names_of(labels, part, path, given)
+            values = _with_channels(path, values, self.num_dims)
+            names = user_data.names_of(filter(str.strip, labels), part, path, given)
         else:
             names, values = tuple(known["classes"]), _like(path, values, known["shape"], known["max_value"])
         wrong, number_of = _wrong(path, values), user_data.numbering(names)
@@ -70,6 +71,8 @@ class Arrays(UserImages):
                 number = number_of(label)
                 if row in wrong:
                     yield wrong[row]
+                elif not label.strip():
+                    yield InputError(f'{path}: row {row}: "labels" is empty: expected a text')
                 elif number is None:
                     yield InputError(f"{path}: row {row}: {user_data.unknown(label, names)}")
                 else:
@@ -135,6 +138,9 @@ def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...] |
         raise InputError(f'{path}: "labels" is {given}: expected integers or texts [n]')
     if "names" not in file or labels.dtype.kind == "U":
         return [str(label) for label in labels.tolist()], None
+    if file["names"].ndim != 1 or file["names"].dtype.kind not in "iuU":
+        given = f"{file['names'].dtype} {list(file['names'].shape)}"
+        raise InputError(f'{path}: "names" is {given}: expected texts or integers [k]')
     names = tuple(map(str, file["names"].tolist()))
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f'{path}: "names" has {user_data.listed(twice)} twice: expected each once')

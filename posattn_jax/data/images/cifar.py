@@ -92,6 +92,10 @@ class Cifar(ImageRecord):
                 file_images, file_labels = decode(content, each)
             except ValueError as error:
                 raise InputError(f"{name} in {folder} {error}: get the {self.title} archive again") from error
+            if len(wrong := file_labels[(file_labels < 0) | (file_labels >= len(self.names))]):
+                most = len(self.names) - 1
+                label = f"has a label {wrong[0]}, expected 0 to {most}"
+                raise InputError(f"{name} in {folder} {label}: get the {self.title} archive again")
             for channel, plane in enumerate(np.split(file_images, 3, axis=1)):
                 interleaved[..., channel] = plane  # several times as fast as one transposed copy
             labels.append(file_labels)

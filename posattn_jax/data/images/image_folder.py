@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -55,6 +56,13 @@ class ImageFolder(UserImages):
         for name in ("height", "width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in ("mean", "deviation"):
+            if len(given := getattr(self, name)) not in (1, self.channels) or not all(map(math.isfinite, given)):
+                raise ValueError(
+                    f"{name}={given}: expected a number for each of {self.channels} channels, or one for all"
+                )
+        if min(self.deviation) <= 0:
+            raise ValueError(f"deviation={self.deviation}: expected more than 0")
 
     def parts(self) -> dict[str, pathlib.Path]:
         folder = pathlib.Path(self.dir)

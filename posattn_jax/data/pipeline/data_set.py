@@ -9,6 +9,7 @@ import numpy as np
 from posattn_jax.axes import Sizes
 from posattn_jax.data.pipeline.batches import Source
 from posattn_jax.data.pipeline.checksums import Files
+from posattn_jax.system.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +78,10 @@ def split(examples: Any, seed: int, train_share: float) -> tuple[Any, Any]:
     order = np.random.default_rng(seed).permutation(len(examples))
     num_train = min(round(train_share * len(examples)), len(examples) - 1)
     return examples.select(order[:num_train]), examples.select(order[num_train:])
+
+
+def limited(validation: Any, limit: int) -> Any:
+    """The first `limit` examples of a validation part; 0: all. Raises InputError for a negative limit."""
+    if limit < 0:
+        raise InputError(f"data.validation_limit={limit}: expected 0, for all, or more")
+    return validation.select(slice(limit or None))

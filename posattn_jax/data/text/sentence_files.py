@@ -13,7 +13,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline import user_data
 from posattn_jax.data.pipeline.checksums import Files, found_below
-from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited, split
 from posattn_jax.data.text import sequences, tables
 from posattn_jax.data.text.sequences import Metric, Sentences
 from posattn_jax.data.tokenizers import tokenizer
@@ -96,7 +96,7 @@ class SentenceFiles(DataSet):
             if len(sources[part]) > most:
                 expected = f"expected at most {most:,}, the most that a part had when the run began"
                 raise InputError(f"data.dir: the {part} part has {len(sources[part]):,} rows: {expected}")
-        sources["validation"] = sources["validation"].select(slice(self.validation_limit or None))
+        sources["validation"] = limited(sources["validation"], self.validation_limit)
         sequences.tell_what_is_cut(sources, "rows")
         return {part: dataclasses.replace(source, num_ids=most) for part, source in sources.items()}
 
@@ -110,7 +110,7 @@ class SentenceFiles(DataSet):
         values = []
         for column in (*self.sentences, self.label):
             value = row.get(column)
-            if isinstance(value, bool | int | float) and column == self.label:
+            if isinstance(value, bool | int | float) and math.isfinite(value) and column == self.label:
                 value = json.dumps(value)
             if not isinstance(value, str) or not value.strip():
                 given = "is missing" if value is None else "is empty" if value == "" else f"is {json.dumps(value)}"
@@ -177,7 +177,7 @@ def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tupl
 
 
 def _number(label: str) -> float | None:
-    """The value of a label that is a finite number; otherwise None."""
+    """The value of a label that is a finite number, without the underscores of Python; otherwise None."""
     with contextlib.suppress(ValueError):
-        return number if math.isfinite(number := float(label)) else None
+        return number if math.isfinite(number := float(label)) and "_" not in label else None
     return None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline import user_data
 from posattn_jax.data.pipeline.checksums import Files, found_below
-from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited, split
 from posattn_jax.data.pipeline.packing import joined
 from posattn_jax.data.text import sequences
 from posattn_jax.data.tokenizers import tokenizer
@@ -18,6 +19,7 @@ from posattn_jax.system.errors import InputError
 
 SUFFIXES = (".txt", ".conll", ".conllu")
 DOCUMENT = "-DOCSTART-"  # between the documents of CoNLL-2003
+NO_WORD = re.compile(r"\d+[-.]\d+")  # the numbers "3-4" and "5.1" of Universal Dependencies
 
 
 class TaggedSentence(NamedTuple):
@@ -142,7 +144,7 @@ class Tagged(DataSet):
             sources["train"], sources["validation"] = split(sources["train"], reading.seed, train_share=0.8)
         if not reading.evaluates:
             sources.pop("test", None)
-        sources["validation"] = sources["validation"].select(slice(self.validation_limit or None))
+        sources["validation"] = limited(sources["validation"], self.validation_limit)
         sequences.tell_what_is_cut(sources, "sentences")
         return sources
 
@@ -220,7 +222,7 @@ def read_columns(path: pathlib.Path, columns: tuple[int, ...] = ()) -> Iterator[
             rows, wrong = [], None
             continue
         cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
-        if cells[0] == DOCUMENT or (is_universal and (line.startswith("#") or not cells[0].isdecimal())):
+        if cells[0] == DOCUMENT or (is_universal and (line.startswith("#") or NO_WORD.fullmatch(cells[0]))):
             continue
         if not width:
             width = len(cells)
@@ -228,6 +230,8 @@ def read_columns(path: pathlib.Path, columns: tuple[int, ...] = ()) -> Iterator[
                 expected = f"expected the columns {word} and {tag} of word and tag (data.columns)"
                 raise InputError(f"{path}: line {number} has {width} columns: {expected}")
         first = number if not rows else first
+        if wrong is None and is_universal and not cells[0].isdecimal():
+            wrong = InputError(f'{path}: line {number}: "{cells[0]}": expected the number of a word')
         if wrong is None:
             wrong = _wrong(f"{path}: line {number}", cells, width, {"word": word, "tag": tag})
         rows.append((cells[word], cells[tag]) if len(cells) == width else ("", ""))

@@ -60,6 +60,14 @@ def test_every_format_gives_the_same_images(request, tmp_path, cifar, suffix):
         np.testing.assert_array_equal(loaded.labels, expected.labels)
 
 
+def test_a_label_of_no_class_is_refused(tmp_path):
+    records = np.zeros((10_000, 3073), np.uint8)
+    records[5, 0] = 10
+    (tmp_path / "test_batch.bin").write_bytes(records.tobytes())
+    with pytest.raises(InputError, match="test_batch.bin in .* has a label 10, expected 0 to 9: "):
+        CIFAR10.load(tmp_path, "test")
+
+
 def test_labels_of_cifar100_are_the_fine_ones(binary_100):
     loaded = CIFAR100.load(binary_100, "test")
     assert loaded.num_classes == 100

@@ -124,6 +124,17 @@ def test_wrong_folders(tmp_path, capsys):
         image_folder(folder, malformed="skip").load(Reading(1))
 
 
+@pytest.mark.parametrize("field", ["mean", "deviation"])
+@pytest.mark.parametrize("given", [(), (0.5, 0.5), (0.5, 0.5, 0.5, 0.5), (float("nan"),)])
+def test_pixels_need_a_mean_and_a_deviation_of_each_channel(field, given):
+    with pytest.raises(
+        ValueError, match=re.escape(f"{field}={given}: expected a number for each of 3 channels, or one")
+    ):
+        ImageFolder(**{field: given})
+    with pytest.raises(ValueError, match=re.escape("deviation=(0.0,): expected more than 0")):
+        ImageFolder(deviation=(0.0,))
+
+
 def saved(folder, name="a.npz", **arrays):
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / name, **arrays)
@@ -205,6 +216,13 @@ WRONG = [
     ({"labels": LABELS * 0}, r'classes: 1 \("0"\): expected at least 2'),
     ({"names": np.array(["a"])}, '"labels" is 0 to 1, and there are 1 "names"'),
     ({"names": np.array(["a", "b", "a"])}, '"names" has a twice: expected each once'),
+    ({"names": np.array([b"a", b"b"])}, r'"names" is \|S1 \[2\]: expected texts or integers \[k\]'),
+    ({"names": np.array("ab")}, r'"names" is <U2 \[\]: expected texts or integers \[k\]'),
+    ({"names": np.array([["a"], ["b"]])}, r'"names" is <U1 \[2, 1\]: expected texts or integers \[k\]'),
+    (
+        {"labels": np.array([*"abab", "", *"babab"])},
+        r'row 4: "labels" is empty: expected a text \(malformed rows: 1, .*',
+    ),
     ({"images": numbers(10, 5, 0)}, r'"images" is \[10, 5, 0\]: expected \[n \*S\] or \[n \*S c\]'),
     ({"images": numbers(10, 5, 6) > 3}, '"images" is bool: expected uint8 or floats'),
     ({"images": numbers(10)}, r'"images" is \[10\]: expected \[n \*S\] or \[n \*S c\]'),

@@ -96,6 +96,16 @@ def test_what_labels_are(tmp_path, run, labels, fields, names, metric):
     ]
 
 
+def test_a_label_that_is_no_number_is_no_class(tmp_path, run):
+    """A program that writes JSON writes NaN for a label that is missing."""
+    path = write_table(tmp_path / "a.jsonl", HEADER, [(A, 0), (B, 1), (C, float("nan")), (A, 1)])
+    with pytest.raises(InputError, match='a.jsonl: line 3: "label" is NaN: expected a text .*malformed rows: 1, '):
+        load(path, run)
+    path = write_table(tmp_path / "b.jsonl", HEADER, [(A, 0.5), (B, 1), (C, "1_0.5"), (A, 1)])
+    with pytest.raises(InputError, match='label "1_0.5": expected a finite number'):
+        load(path, run)
+
+
 def test_without_a_start_the_text_makes_the_tokenizer(tmp_path):
     path = write_table(tmp_path / "a.tsv", HEADER, labelled(300))
     reading = Reading(1, tmp_path / "cache")

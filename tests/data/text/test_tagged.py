@@ -66,6 +66,12 @@ def test_malformed_sentences_are_told_and_may_be_skipped(tmp_path, capsys, text,
     assert "left out: 1, next to 1" in capsys.readouterr().out
 
 
+def test_a_line_without_the_number_of_a_word_is_malformed(tmp_path):
+    path = write(tmp_path / "a.conllu", "# text\n1-2\tal\t_\t_\n1\ta\t_\tADP\nx\tel\t_\tDET\n\n1\tmar\t_\tNOUN\n")
+    wrong, good = read_columns(path)
+    assert str(wrong) == f'{path}: line 4: "x": expected the number of a word' and good.words == ("mar",)
+
+
 def test_what_cannot_be_read(tmp_path, unchecked):
     with pytest.raises(InputError, match=r"line 1 has 2 columns: .*0 and 2"):
         list(read_columns(write(tmp_path / "a.txt", "a X\n"), (0, 2)))
