@@ -12,7 +12,7 @@ from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, S
 from posattn_jax.data.images.moving_mnist import Clips, Stills
 from posattn_jax.data.pipeline import prepared
 from posattn_jax.data.pipeline.checksums import Files, found_below
-from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited, split
 from posattn_jax.system.errors import InputError
 
 
@@ -98,7 +98,7 @@ class LabelledImages(DataSet):
             raise InputError(f'data.validation="test": {self.name} has no test part')
         else:
             validation = test
-        validation = validation.select(slice(self.validation_limit or None))
+        validation = limited(validation, self.validation_limit)
         parts = {"train": train, "validation": validation, "test": test if reading.evaluates else None}
         return {name: self.lay_out(part) for name, part in parts.items() if part is not None}
 

@@ -9,7 +9,7 @@ import numpy as np
 from posattn_jax.axes import Sizes
 from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.data.pipeline import user_data
-from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +62,12 @@ class UserImages(DataSet):
             for part, images in zip(("train", "validation"), halves, strict=True):
                 sources[part] = dataclasses.replace(whole, images=images)
         judged_by = sources["validation"]
-        limited = judged_by.images.select(slice(self.validation_limit or None))
-        found, most = (len(np.unique(images.labels)) for images in (limited, judged_by.images))
+        chosen = limited(judged_by.images, self.validation_limit)
+        found, most = (len(np.unique(images.labels)) for images in (chosen, judged_by.images))
         if found < most:  # files of a folder are sorted by class
-            first = f"the first {len(limited):,} of {len(judged_by):,}"
+            first = f"the first {len(chosen):,} of {len(judged_by):,}"
             print(f"validation: {first} are of {found} of {most} classes, and no others are judged by")
-        return sources | {"validation": dataclasses.replace(judged_by, images=limited)}
+        return sources | {"validation": dataclasses.replace(judged_by, images=chosen)}
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
         """The source of the given images, in the layout of this data set."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline.batches import Tabulated
 from posattn_jax.data.pipeline.checksums import Files
-from posattn_jax.data.pipeline.data_set import DataSet, Reading
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited
 from posattn_jax.data.text import text_files
 from posattn_jax.system.errors import InputError
 
@@ -69,9 +69,8 @@ class Characters(DataSet):
     name: ClassVar[str] = "characters"
 
     def __post_init__(self):
-        for name, least in (("length", 2), ("validation_limit", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least {least}")
+        if self.length < 2:
+            raise ValueError(f"length={self.length}: expected at least 2")
 
     def load(self, reading: Reading) -> dict[str, ByteSequences]:
         """See `DataSet`; there is no test part."""
@@ -81,7 +80,7 @@ class Characters(DataSet):
         else:
             first = min(round(0.95 * len(train)), len(train) - 1)
             train, validation = train.select(slice(first)), train.select(slice(first, None))
-        return {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
+        return {"train": train, "validation": limited(validation, self.validation_limit)}
 
     def _read(self, field: str, path: str, least: int) -> ByteSequences:
         text = _bytes_of(text_files.find(pathlib.Path(path), field))

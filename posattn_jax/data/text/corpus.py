@@ -11,7 +11,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline import packing
 from posattn_jax.data.pipeline.checksums import Files
-from posattn_jax.data.pipeline.data_set import DataSet, Reading, split
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited, split
 from posattn_jax.data.text import lines, sequences, text_files
 from posattn_jax.data.tokenizers import tokenizer
 from posattn_jax.data.tokenizers.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ class Corpus(DataSet):
             train, validation = split(train, reading.seed, train_share=0.95)
         if not len(train):
             raise InputError(f"data.dir={self.dir}: expected at least 2 {self.examples}, to be split")
-        parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
+        parts = {"train": train, "validation": limited(validation, self.validation_limit)}
         sequences.tell_what_is_cut(parts, self.examples)
         return parts
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from posattn_jax.data.pipeline import prepared, user_data
 from posattn_jax.data.pipeline.checksums import Files, below
-from posattn_jax.data.pipeline.data_set import DataSet, Reading
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited
 from posattn_jax.data.text import sequences, text_files
 from posattn_jax.data.text.sequences import Metric, Sentences
 from posattn_jax.data.tokenizers.tokenizer import Tokenizer, of_run, of_start
@@ -121,7 +121,7 @@ class Glue(DataSet):
         parts = {"train": self.read("train", subwords), "validation": self.read("dev", subwords)}
         if reading.evaluates and self.has_test:
             parts["unlabelled"] = self.read("test", subwords)
-        parts["validation"] = parts["validation"].select(slice(self.validation_limit or None))
+        parts["validation"] = limited(parts["validation"], self.validation_limit)
         most = max(len(parts[name]) for name in ("train", "validation"))
         sequences.tell_what_is_cut(parts, "examples")
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
