@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from posattn_jax.system import checksums
@@ -13,6 +14,7 @@ from posattn_jax.system.files import write_json
 
 _logger = logging.getLogger(__name__)
 FILE = "data_sha256.json"  # in a run folder
+NOT_TRAINED_ON = re.compile(r"test|t10k|diagnostic|/\.")  # in the names of test parts and of hidden files
 
 Files = Mapping[str, pathlib.Path]  # the keys are the config's field and the name in its folder: "data.dir/train.tsv"
 
@@ -36,17 +38,19 @@ def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
     An evaluation may use other data. Then there is a warning if a file has changed.
 
     Raises:
-      InputError: training would continue with a file that has changed, or without a file.
+      InputError: training would continue with a file that has changed, without a file, or with another one, which may
+        put examples for validation into the train part.
     """
     known = _read(workdir)
-    gone = sorted(set(known) - set(files))
+    gone, unverified = sorted(set(known) - set(files)), f"delete {workdir / FILE} to go on with other files"
     if gone and not evaluates:
-        unverified = f"delete {workdir / FILE} to go on with other files"
         raise InputError(
             f"{gone[0]}, which the run in {workdir} began with, is not there: put it back, or {unverified}"
         )
     for name, path in files.items() if known else ():
         if name not in known:
+            if not evaluates and not NOT_TRAINED_ON.search(name):
+                raise InputError(f"{path} was not there when the run in {workdir} began: move it away, or {unverified}")
             if not evaluates:
                 _logger.warning("%s was not read when this run began: it is not verified", path)
         elif (found := checksums.of_file(path)) != known[name]:

@@ -60,16 +60,27 @@ def test_one_sum_of_all_files(tmp_path, files):
 
 
 def test_another_file_is_told(tmp_path, files, caplog):
-    run, more = tmp_path / "run", tmp_path / "data" / "more.tsv"
+    run, more = tmp_path / "run", tmp_path / "data" / "test_2.tsv"
     checksums.save(files, run)
     more.write_text("what comes later")
-    now = {**files, "data.dir/more.tsv": more}
+    now = {**files, "data.dir/test_2.tsv": more}
     checksums.check(now, run)
     assert f"{more} was not read" in caplog.text
     checksums.save(now, run)
     flip_a_bit(more)
-    with pytest.raises(InputError, match="more.tsv has changed"):
+    with pytest.raises(InputError, match="test_2.tsv has changed"):
         checksums.check(now, run)
+
+
+def test_another_file_to_train_on_is_refused(tmp_path, files):
+    """With one example more, the seed draws others for validation, which were trained on before."""
+    run, more = tmp_path / "run", tmp_path / "data" / "val.tsv"
+    checksums.save(files, run)
+    more.write_text("what comes later")
+    now = {**files, "data.dir/val.tsv": more}
+    with pytest.raises(InputError, match=f"^{more} was not there when the run in {run} began: move it away, or delete"):
+        checksums.check(now, run)
+    checksums.check(now, run, evaluates=True)
 
 
 def test_what_cannot_be_read_is_named(tmp_path, files):
