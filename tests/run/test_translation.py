@@ -243,6 +243,27 @@ def test_parts_are_those_that_are_there(files, tmp_path, parts):
     assert (len(found["train"]), len(found["validation"])) == ((120, 120) if parts else (114, 6))
 
 
+def test_half_a_part_and_two_parts_are_refused(files, tmp_path):
+    """Without an error, the part would be left out, and others be validated on."""
+    _, other = LANGUAGES
+    for part, language in itertools.product(("train", "val"), LANGUAGES):
+        shutil.copy(files / f"{part}.{language}", tmp_path)
+    data = experiment.data_set(config_of(tmp_path, validation_part="", test_part=""))
+    assert data.every == 0
+    (tmp_path / f"val.{other}").rename(tmp_path / "away")
+    with pytest.raises(InputError, match=f"data.dir={tmp_path}: no val.{other} or val.{other}.gz there"):
+        _ = data.every
+    (tmp_path / f"val.{other}").symlink_to("nothing")
+    with pytest.raises(InputError, match=f"data.dir: {tmp_path}/val.{other}: is a link to nothing, which is not there"):
+        _ = data.every
+    (tmp_path / f"val.{other}").unlink()
+    (tmp_path / "away").rename(tmp_path / f"val.{other}")
+    for language in LANGUAGES:
+        shutil.copy(files / f"val.{language}", tmp_path / f"dev.{language}")
+    with pytest.raises(InputError, match=f"data.dir={tmp_path}: has val and dev: expected one of them"):
+        _ = data.every
+
+
 def test_every_so_manyth_pair_is_the_validation(files):
     """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
     config = config_of(files, validation_part="train/7")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from posattn_jax.data.text import text_files
 from posattn_jax.data.text.lines import Side, tokenised
 from posattn_jax.data.tokenizers.tokenizer import BEGIN, END, PAD, Tokenizer, save
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
+from posattn_jax.system.files import broken_link, write_json
 
 SOURCE_FOLDER, RATIO_FILE = "source", "length_ratio.json"  # in a run folder
 
@@ -195,12 +196,23 @@ def ratio_of_run(workdir: pathlib.Path) -> float:
 
 def of_file(folder: pathlib.Path, part: str, language: str) -> Side:
     """The side of a part in a file PART.LANGUAGE, plain or gzipped. Raises InputError if there is no such file."""
-    names = (f"{part}.{language}", f"{part}.{language}.gz")
-    for path in (folder / name for name in names):
+    paths = _paths(folder, part, language)
+    for path in paths:
+        if error := broken_link(path):
+            raise InputError(f"data.dir: {error}")
         if path.is_file():
             lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is not a line
             return Side(str(path), lines, [path])
-    raise InputError(f"data.dir={folder}: no {' or '.join(names)} there")
+    raise InputError(f"data.dir={folder}: no {' or '.join(path.name for path in paths)} there")
+
+
+def has_file(folder: pathlib.Path, part: str, language: str) -> bool:
+    """Whether there is a file for `of_file`, or a link to nothing in its place."""
+    return any(map(os.path.lexists, _paths(folder, part, language)))
+
+
+def _paths(folder: pathlib.Path, part: str, language: str) -> list[pathlib.Path]:
+    return [folder / f"{part}.{language}", folder / f"{part}.{language}.gz"]
 
 
 def of_prepared(folder: pathlib.Path, split: str, language: str) -> Side:

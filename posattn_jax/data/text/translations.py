@@ -12,7 +12,7 @@ import numpy as np
 from posattn_jax.data.pipeline import prepared, user_data
 from posattn_jax.data.pipeline.buckets import BatchUnit, check_buckets
 from posattn_jax.data.pipeline.checksums import Files, below
-from posattn_jax.data.pipeline.data_set import DataSet, Reading
+from posattn_jax.data.pipeline.data_set import DataSet, Reading, limited
 from posattn_jax.data.pipeline.packing import pack
 from posattn_jax.data.text import parallel
 from posattn_jax.data.text.lines import Side
@@ -108,10 +108,16 @@ class Translations(DataSet):
         return getattr(self, f"{name}_part") or self._found(name)
 
     def _found(self, name: str) -> str:
-        """The first of `user_data.PARTS` that is there; "" if none is."""
-        return next((part for part in user_data.PARTS[name] if self._is_there(part)), "")
+        """The one of `user_data.PARTS` that is there; "" if none is. Raises InputError for two, or for half a one."""
+        found = [part for part in user_data.PARTS[name] if self._is_there(part)]
+        if len(found) > 1:
+            raise InputError(f"data.dir={self.dir}: has {found[0]} and {found[1]}: expected one of them")
+        return found[0] if found else ""
 
     def _is_there(self, part: str) -> bool:
+        if not self.name:
+            has_any = any(parallel.has_file(self._folder, part, each) for each in (self.source, self.target))
+            return has_any and all(self._side(part, language) for language in (self.source, self.target))
         with contextlib.suppress(InputError):
             return all(self._side(part, language) for language in (self.source, self.target))
         return False
@@ -151,7 +157,7 @@ class Translations(DataSet):
             parts["train"] = dataclasses.replace(parts["train"], known_ratio=parallel.ratio_of_run(workdir))
         if reading.places is not None:
             parts = {name: _fitting(part, name, reading.places) for name, part in parts.items()}
-        parts["validation"] = parts["validation"].select(slice(self.validation_limit or None)).by_length()
+        parts["validation"] = limited(parts["validation"], self.validation_limit).by_length()
         if self.packed:
             parts["train"] = PackedText(parts["train"], pack(parts["train"].sizes, longest, reading.seed), longest)
         return parts
