@@ -8,9 +8,11 @@ A run may have the tokenizer of another model instead, a tokenizer.json: see `to
 import functools
 import hashlib
 import io
+import itertools
 import logging
 import pathlib
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -45,6 +47,7 @@ MODEL_FILE, JSON_FILE, HASH_FILE = "tokenizer.model", "tokenizer.json", "tokeniz
 MOST_LINES = 1_000_000
 # A text with fewer lines may have fewer subwords than are asked for; then all are taken.
 SMALL_LINES = 100_000
+LONGEST = 4192  # bytes of a line: SentencePiece leaves out longer ones
 
 Kind = Literal["unigram", "bpe"]
 # "bpe" is for generated text, which needs a piece for rare characters too. SentencePiece's own defaults are not written
@@ -162,6 +165,13 @@ def _lowered(text: str) -> str:
     NFKC comes first, as the model would make upper case from "™" afterwards.
     """
     return unicodedata.normalize("NFKC", text).lower()
+
+
+def _cut(line: str) -> list[str]:
+    """A line in parts that SentencePiece reads, cut between words where there are any."""
+    if len(line.encode()) <= LONGEST:
+        return [line]
+    return textwrap.wrap(line, LONGEST // 4, break_on_hyphens=False)  # a character has at most 4 bytes
 
 
 class JsonTokenizer(Tokenizer):
@@ -295,7 +305,8 @@ def train(
     def watched() -> Iterator[str]:
         try:
             read = filter(None, map(text_files.normalised, sentences))
-            for number, sentence in enumerate(map(_lowered, read) if fold_case else read):
+            lines = map(_lowered, read) if fold_case else read
+            for number, sentence in enumerate(itertools.chain.from_iterable(map(_cut, lines))):
                 if number <= SMALL_LINES:
                     first.append(sentence)
                 yield sentence
@@ -327,6 +338,8 @@ def train(
     except (RuntimeError, OSError) as error:
         if failure:
             raise failure[0] from None
+        if not first:
+            raise InputError("data.dir: there is no text to train a tokenizer on") from error
         reason = " ".join(str(error).split())
         most, least = (
             re.search(rf"{said} (\d+)", reason) for said in ("set it to a value <=", r"required_chars\. \d+ vs")

@@ -67,6 +67,17 @@ def test_cased_byte_pairs_keep_the_text(subwords, files):
     assert len({each.sha256 for each in (folded, cased, tokenizer.train(sentences(0, 300), 50))}) == 3
 
 
+def test_long_lines_make_pieces_too():
+    """SentencePiece leaves out lines of more than 4,192 bytes."""
+    short, long = [*sentences(0, 300)], " ".join(["Ωmega"] * 1000)
+    made = tokenizer.train([*short, long], 60, "bpe", fold_case=False)
+    assert made.decode(made.encode(["Ωmega"])[0]) == "Ωmega"
+    joined = tokenizer.train([" ".join(short)], 50)
+    assert joined.decode(joined.encode([short[0].lower()])[0]) == short[0].lower()
+    with pytest.raises(InputError, match="^data.dir: there is no text to train a tokenizer on$"):
+        tokenizer.train(["", " "], 60)
+
+
 LOWERED = (
     "ΤΟΥΣ ΚΑΛΟΥΣ, Όσους Σας",  # a sigma at the end of a word, in words of capitals too
     "İstanbul'da IŞIK",  # a dotted I becomes two code points
