@@ -107,7 +107,7 @@ def _pieces(place: pathlib.Path, name: str) -> Iterator[tuple[str, str, bytes]]:
         files = [path for split in cifar.NUM_IMAGES for path in record.files(place, split)]
         if files:
             of_sets.update(files)
-            yield from _of_images(record, place, f"{name}/{key}")
+            yield from _of_images(record, place, (pathlib.PurePosixPath(name) / key).as_posix())
     paths, wrong = files_below(place) if place.is_dir() else ([place], [])
     if wrong:
         raise wrong[0]
@@ -115,7 +115,7 @@ def _pieces(place: pathlib.Path, name: str) -> Iterator[tuple[str, str, bytes]]:
         if path not in of_sets:
             content = path.read_bytes()
             small = lzma.compress(content)
-            piece = name if path == place else f"{name}/{path.relative_to(place).as_posix()}"
+            piece = name if path == place else (pathlib.PurePosixPath(name) / path.relative_to(place)).as_posix()
             yield (piece, XZ, small) if len(small) < len(content) else (piece, AS_IS, content)
 
 

@@ -97,7 +97,7 @@ def read_list(path: pathlib.Path) -> list[Sweep]:
     sweeps: list[Sweep] = []
     for number, line in enumerate(lines, start=1):
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(re.sub(r"(^|\s)#.*", "", line))  # as in a shell, a # within a word begins no comment
         except ValueError as error:
             raise InputError(f"{path}: line {number}: {error}") from error
         if not words:

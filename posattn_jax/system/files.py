@@ -104,7 +104,7 @@ def read_json(path: pathlib.Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_hook=with_present_classes) if path.exists() else None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no UTF-8
         raise InputError(f"{path}: cannot be read ({error})") from error
 
 

@@ -158,12 +158,13 @@ def test_long_curves_are_thinned(tmp_path):
         (lambda lines: [], "runs.jsonl: cannot be read (ValueError"),
         (lambda lines: lines[:1], "(ValueError: no run)"),
         (lambda lines: lines[1:], "(KeyError: 'plan')"),
+        (lambda lines: [*lines, lines[-1]], " is there twice)"),
         (
             lambda lines: [*lines[:-1], lines[-1].replace('"config":{', '"config":{"model.width":9,')],
             "model.width is 64 and 9",
         ),
     ],
-    ids=["cut", "empty", "no_run", "headless", "mixed"],
+    ids=["cut", "empty", "no_run", "headless", "twice", "mixed"],
 )
 def test_runs_that_cannot_be_read_again_are_named(folder, undrawn, spoil, message):
     report.write(folder)
@@ -520,9 +521,10 @@ def test_what_looks_like_markdown_or_html_is_text(folder, roughly_drawn):
 
 
 def test_a_damaged_plan_or_summary_is_named(folder):
-    (folder / "none" / "1" / "summary.json").write_text('{"best": ')
-    with pytest.raises(InputError, match=re.escape("none/1/summary.json: cannot be read")):
-        read_runs(folder)
+    for damaged in (b'{"best": ', b'{"best": "\xff"}'):
+        (folder / "none" / "1" / "summary.json").write_bytes(damaged)
+        with pytest.raises(InputError, match=re.escape("none/1/summary.json: cannot be read")):
+            read_runs(folder)
     (folder / "sweep.json").write_text('{"plan": {"question": "?"}}')
     with pytest.raises(InputError, match="sweep.json: cannot be read"):
         read_runs(folder)

@@ -68,6 +68,12 @@ def test_files_come_out_as_they_were(data, tmp_path):
         assert contents(tmp_path / "there") == expected
 
 
+def test_all_data_may_be_one_folder(data, tmp_path):
+    _, lines = packed(data, tmp_path, sweeps=[Sweep("a", ("--config=a.py", "--config.data.dir=DATA/"))])
+    assert lines == ["DATA/: 0.1 MiB"] and unpack(tmp_path / "parcel", tmp_path / "there") == []
+    assert contents(tmp_path / "there") == contents(data)
+
+
 def test_no_folder_is_too_large(data, tmp_path):
     own, _ = packed(data, tmp_path, most=90_100)
     sizes = [sum(map(len, contents(tmp_path / "parcel" / i / "data").values())) for i in "01"]

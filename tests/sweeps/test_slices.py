@@ -407,6 +407,11 @@ def test_lists_that_cannot_be_run(tmp_path, text, message):
         read_list(tmp_path / "list")
 
 
+def test_a_comment_begins_after_white_space(tmp_path):
+    (tmp_path / "list").write_text("# it's one\n--config=a.py --workdir=a --config.data.dir=DATA/c#  # isn't this?\n")
+    assert read_list(tmp_path / "list") == [Sweep("a", ("--config=a.py", "--config.data.dir=DATA/c#"))]
+
+
 def test_files_that_are_no_lists(tmp_path):
     (tmp_path / "list").write_bytes(b"\xff\xfe")
     for path in ("list", "missing"):
