@@ -50,7 +50,7 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.system import command_line, extras, short_help
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import config_of_run
+from posattn_jax.system.files import OF_THE_PLACE, config_of_run
 from posattn_jax.system.short_help import Mode
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
@@ -390,6 +390,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         command_line.check_config_given(_CONFIG.value)
     if not _WORKDIR.value and _MODE.value != "configs":
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
+    if (_WORKDIR.value or "").startswith("~"):
+        raise InputError(f"--workdir={_WORKDIR.value}: a shell expands no ~ there: write $HOME, or a whole path")
     if _TREATMENT.value is not None or flags.FLAGS.treatments is not None:
         from posattn_jax.analysis.plan import load_plan
 
@@ -397,6 +399,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         plan.select(flags.FLAGS.treatments, None)
         if _TREATMENT.value is not None:
             plan.treatment(_TREATMENT.value)
+    if _MODE.value == "translate":
+        for field in config_flags.get_override_values(flags.FLAGS["config"]):
+            if not field.startswith("task.decoding.") and field not in OF_THE_PLACE:
+                raise InputError(f"--config.{field}: expected only fields of task.decoding with --mode=translate")
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
         raise InputError("--config.seed: expected no value with --seeds, which sets the seed of each run")
     if _WANDB.value is not None:
@@ -446,6 +452,8 @@ def _one_line(error: BaseException) -> str:
 
 def run(argv: list[str]) -> int:
     """Parses the flags and runs `main`. Prints each error in one line; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that it cannot show ends no run; stderr does so
     argv = command_line.with_present_names(argv)
     text = help_text(argv[1:])
     if text is not None:

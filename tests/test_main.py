@@ -1,9 +1,11 @@
 """The command line as a user meets it."""
 
 import fcntl
+import io
 import json
 import re
 import shutil
+import sys
 import time
 
 import numpy as np
@@ -120,6 +122,7 @@ def test_evaluate_on_a_larger_grid(trained):
         pytest.param(["--confg=x"], "Unknown command line flag 'confg'", marks=pytest.mark.slow),
         pytest.param(["stray"], 'unexpected argument "stray"', marks=pytest.mark.slow),
         (["--mode=dance"], "--mode=dance"),
+        (["--workdir=~/run"], "--workdir=~/run: a shell expands no ~ there"),
         (["--mode=evaluate"], "no run there"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -387,6 +390,12 @@ def test_help_of_a_mode_is_short(mode, capsys):
     assert all(each[2:] in flags.FLAGS or each.startswith("--config.") for each in given)
 
 
+def test_translating_may_change_only_the_decoding(digits_run):
+    field = "--config.train.keep_checkpoints"
+    code, _, err = run_forked(f"--workdir={digits_run}", "--mode=translate", f"{field}=1", config=None)
+    assert code == 2 and f"{field}: expected only fields of task.decoding with --mode=translate" in err
+
+
 @pytest.mark.parametrize("flag", ["", "--help", "-h", "--helpfull"])
 def test_help_is_asked_for_without_a_config(flag, capsys):
     assert main.run(["posattn", flag] if flag else ["posattn"]) == 0
@@ -396,6 +405,15 @@ def test_help_is_asked_for_without_a_config(flag, capsys):
 
 
 def test_help_of_a_mode_has_its_options(capsys):
-    assert main.run(["posattn", "--mode=predict", "--help"]) == 0
-    page = capsys.readouterr().out
-    assert "--top" in page and "--vmap_seeds" not in page
+    for flag in (["--mode=predict"], ["--mode", "predict"]):
+        assert main.run(["posattn", *flag, "--help"]) == 0
+        page = capsys.readouterr().out
+        assert "--top" in page and "--vmap_seeds" not in page
+
+
+def test_a_name_that_the_terminal_cannot_show_ends_no_run(monkeypatch):
+    monkeypatch.setattr(main, "help_text", lambda _: "classes: é")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert main.run(["posattn"]) == 0
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue() == b"classes: \\xe9\n"

@@ -114,7 +114,10 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     start = _start_of(config)
     reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, start, min(places, default=None))
     try:
-        return data_set(config).load(reading)
+        data = data_set(config)
+        if getattr(data, "dir", ".") == "":  # which would be the current folder, with all that is below
+            raise InputError('data.dir="": expected a file or a folder')
+        return data.load(reading)
     except InputError:
         raise
     except ValueError as error:

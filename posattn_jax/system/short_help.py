@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
+from posattn_jax.system import command_line
+
 SHORT = ("-h", "-help", "--help")
 FULL = ("-helpfull", "--helpfull")
 
@@ -37,10 +39,8 @@ def asked_for(argv: Sequence[str]) -> str | None:
 
 def mode_of(argv: Sequence[str], modes: Mapping[str, Mode]) -> str | None:
     """The mode that the command line names, if there is one."""
-    named = [
-        argument.lstrip("-").removeprefix("mode=") for argument in argv if argument.lstrip("-").startswith("mode=")
-    ]
-    return named[-1] if named and named[-1] in modes else None
+    named = command_line.last_value([*argv], "mode")
+    return named if named in modes else None
 
 
 def write_mode(name: str, mode: Mode, values: flags.FlagValues, others: Sequence[str]) -> str:

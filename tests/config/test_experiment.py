@@ -42,6 +42,7 @@ from tests.support.made_runs import patches
         ("model.block.activation", "tanh", 'model.block.activation="tanh": .*"gelu"'),
         (f"{ATTENTION}.projections.kernel_init", "ones_", 'projections.kernel_init="ones_": .*"relu"'),
         ("data.name", "digit", 'data.name="digit": .*imagenet64'),
+        ("data.dir", "", 'data.dir="": expected a file or a folder'),
         ("data.scene", part(Stills, shift="left"), 'data.scene.shift="left": .*"halves"'),
         ("data.scene", part(Clips, seed=-1), "data.scene.seed=-1: expected 0 or more"),
         ("model.num_blocks", 0, "model.num_blocks=0"),
