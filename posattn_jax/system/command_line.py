@@ -77,7 +77,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     """
     argv = with_present_names(argv)
     parse_but_config(values, argv)
-    argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
+    argv = [_found(argument) if argument.startswith("--config=") else argument for argument in _once(argv)]
     try:
         with extras.named():
             rest = values(argv)
@@ -97,6 +97,13 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
             raise InputError(f"{part[1]}: {expected}") from error
         raise InputError(re.sub(r"^(ValueError|SyntaxError|[\w.]+\.InputError): ", "", last)) from error
     return rest
+
+
+def _once(argv: list[str]) -> list[str]:
+    """A command line with only the last value of each field; ml_collections would make one tuple of two."""
+    found = [re.match(r"--?(config\.[\w.]+)=", argument) for argument in argv]
+    last = {each[1]: i for i, each in enumerate(found) if each}
+    return [argument for i, argument in enumerate(argv) if not (each := found[i]) or last[each[1]] == i]
 
 
 def parse_but_config(values: flags.FlagValues, argv: list[str]) -> None:

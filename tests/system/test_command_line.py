@@ -1,4 +1,6 @@
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from configs import cifar2d_span
 from posattn_jax.system import command_line
@@ -90,3 +92,12 @@ def test_studies_are_found_by_their_earlier_paths(path, capsys):
 def test_other_arguments_stay(given, capsys):
     assert command_line.with_present_names([given]) == [given]
     assert not capsys.readouterr().err
+
+
+def test_a_field_that_is_given_twice_has_its_last_value():
+    """Of a tuple too, where ml_collections would join both."""
+    argv = ["main", "--config=configs/image_folder.py:tiny", "--config.data.mean=(.1,.2,.3)", "--config.data.mean=.4,"]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "", flag_values=values, sys_argv=argv)
+    command_line.parse_with_config(values, argv)
+    assert values["config"].value.data.mean == (0.4,)
