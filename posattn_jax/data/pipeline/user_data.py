@@ -147,8 +147,11 @@ def save(workdir: pathlib.Path, about: dict[str, Any]) -> None:
 
 
 def saved(workdir: pathlib.Path | None) -> dict[str, Any] | None:
-    """What `save` has saved; None: the run has not begun."""
-    return None if workdir is None else read_json(workdir / FILE)
+    """What `save` has saved; None: the run has not begun. Raises InputError if the file has no classes."""
+    found = None if workdir is None else read_json(workdir / FILE)
+    if found is not None and "classes" not in found:
+        raise InputError(f"{workdir}/{FILE}: cannot be read (it has no classes)")
+    return found
 
 
 def of_run(workdir: pathlib.Path) -> dict[str, Any]:

@@ -156,3 +156,9 @@ def test_many_alike_are_told_in_one_line(capsys):
     assert len(names) == 28
     told = capsys.readouterr().out
     assert told.count("\n") == 1 and "'A' (1) and 'a' (1), 'B' (1) and 'b' (1), " in told and told.endswith(", ...\n")
+
+
+def test_what_a_run_has_saved_of_its_data_is_named_where_it_cannot_be_read(tmp_path):
+    (tmp_path / user_data.FILE).write_text("{}")
+    with pytest.raises(InputError, match=f"^{tmp_path}/{user_data.FILE}: cannot be read .it has no classes.$"):
+        user_data.of_run(tmp_path)
