@@ -74,16 +74,18 @@ class Characters(DataSet):
 
     def load(self, reading: Reading) -> dict[str, ByteSequences]:
         """See `DataSet`; there is no test part."""
-        train = self._read("data.dir", self.dir, least=1 if self.validation_dir else 2)
+        files = text_files.find(pathlib.Path(self.dir), "data.dir")
+        train = self._read("data.dir", self.dir, files, least=1 if self.validation_dir else 2)
         if self.validation_dir:
-            validation = self._read("data.validation_dir", self.validation_dir, least=1)
+            held_out = text_files.find_held_out(pathlib.Path(self.validation_dir), files)
+            validation = self._read("data.validation_dir", self.validation_dir, held_out, least=1)
         else:
             first = min(round(0.95 * len(train)), len(train) - 1)
             train, validation = train.select(slice(first)), train.select(slice(first, None))
         return {"train": train, "validation": limited(validation, self.validation_limit)}
 
-    def _read(self, field: str, path: str, least: int) -> ByteSequences:
-        text = _bytes_of(text_files.find(pathlib.Path(path), field))
+    def _read(self, field: str, path: str, files: Iterable[pathlib.Path], least: int) -> ByteSequences:
+        text = _bytes_of(files)
         found = ByteSequences(text, self.length)
         if len(found) < least:
             needed = least * self.length + 1

@@ -113,12 +113,12 @@ class Corpus(DataSet):
     def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet` and, for the tokenizer, `of_reading`. There is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
+        held_out = text_files.find_held_out(pathlib.Path(self.validation_dir), files) if self.validation_dir else []
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
         of_another = None if reading.pretrained is None else tokenizer.of_start(reading)
         subwords = of_another or tokenizer.of_reading(reading, make)
         train = self.read(files, subwords, cache)
         if self.validation_dir:
-            held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
             validation = self.read(held_out, subwords, cache)
         else:
             train, validation = split(train, reading.seed, train_share=0.95)

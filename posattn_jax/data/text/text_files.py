@@ -7,6 +7,7 @@ import codecs
 import functools
 import gzip
 import hashlib
+import os
 import pathlib
 import zlib
 from collections.abc import Iterable, Iterator
@@ -69,6 +70,14 @@ def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     if not files:
         raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
     return files
+
+
+def find_held_out(path: pathlib.Path, trained_on: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """The text files of `data.validation_dir`, as by `find`. Raises InputError if one of them is trained on too."""
+    found, known = find(path, "data.validation_dir"), set(map(os.path.realpath, trained_on))
+    if both := next((file for file in found if os.path.realpath(file) in known), None):
+        raise InputError(f"data.validation_dir={path}: {both} is in data.dir too: expected other files")
+    return found
 
 
 def of_run(folder: str, validation_folder: str) -> Files:

@@ -8,6 +8,8 @@ import pytest
 
 from posattn_jax.data.pipeline.data_set import Reading
 from posattn_jax.data.text.characters import ByteSequences, Characters
+from posattn_jax.data.text.corpus import Text
+from posattn_jax.data.text.words import Words
 from posattn_jax.system.errors import InputError
 
 
@@ -49,6 +51,18 @@ def test_a_validation_part_of_its_own(tmp_path):
     assert {name: len(part) for name, part in parts.items()} == {"train": 4, "validation": 2}
     assert sorted(Characters(**fields).files()) == ["data.dir/train.txt", "data.validation_dir/held_out.txt"]
     assert len(Characters(**fields).empty(pathlib.Path())) == 0
+
+
+@pytest.mark.parametrize("kind", [Characters, Text, Words])
+def test_what_is_trained_on_is_no_validation_part(tmp_path, kind):
+    (tmp_path / "val").mkdir()
+    for name in ("a.txt", "val/b.txt"):
+        (tmp_path / name).write_text("one line of a text\n" * 100)
+    data = kind(dir=str(tmp_path), validation_dir=str(tmp_path / "val"))
+    with pytest.raises(
+        InputError, match=f"data.validation_dir={tmp_path}/val: {tmp_path}/val/b.txt is in data.dir too"
+    ):
+        data.load(Reading(seed=1))
 
 
 @pytest.mark.parametrize(
