@@ -46,15 +46,19 @@ class PreparedImages(ImageRecord):
     channels: int
     names: tuple[str, ...]
 
-    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet | None:
+        """See `ImageRecord`. A test part without labels, which are -1, is as none."""
         builder, what = _image_builder(self.name, folder), f'tfds set "{self.name}"'
         with _readable(f"{what} in {folder}"):
             _check_has(what, "split", split, builder.info.splits)
             examples = list(builder.as_data_source(split))
         if len({example["image"].shape for example in examples}) != 1:
             raise InputError(f"{what}: its images differ in size")
-        images = np.stack([example["image"] for example in examples])
-        return ImageSet(images, np.array([example["label"] for example in examples], np.int64), len(self.names))
+        labels = np.array([example["label"] for example in examples], np.int64)
+        if split == "test" and (labels < 0).any():
+            print(f"{what}: its test part has no labels, and is left out")
+            return None
+        return ImageSet(np.stack([example["image"] for example in examples]), labels, len(self.names))
 
     def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
         """See `ImageRecord`. These are all files of the set."""

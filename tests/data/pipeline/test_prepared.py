@@ -1,5 +1,6 @@
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -57,6 +58,15 @@ def test_describes_a_prepared_set(folder):
 def test_missing_set_is_told_at_once(tmp_path):
     with pytest.raises(InputError, match='tfds set "mnist" .*extra "prepare"'):
         prepared.images("mnist", tmp_path)
+
+
+def test_a_test_part_without_labels_is_as_none(folder, monkeypatch):
+    builder = types.SimpleNamespace(info=types.SimpleNamespace(splits=["train", "test"]))
+    monkeypatch.setattr(prepared, "_image_builder", lambda *_: builder)
+    found = prepared.PreparedImages("squares", (4, 4), 3, ("a", "b"))
+    for label, is_there in ((-1, False), (1, True)):
+        builder.as_data_source = lambda _, label=label: [{"image": IMAGES[0], "label": label}]
+        assert (found.load(folder, "test") is not None) == is_there
 
 
 def test_missing_split(folder):
