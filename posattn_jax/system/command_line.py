@@ -3,6 +3,7 @@
 import ast
 import difflib
 import importlib.util
+import itertools
 import math
 import pathlib
 import re
@@ -159,7 +160,7 @@ def shipped_configs() -> dict[str, str]:
 def last_value(argv: list[str], flag: str) -> str | None:
     """The value of a flag in an unparsed command line; None if it is not there."""
     found = None
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for argument, following in itertools.pairwise([*argv, ""]):
         if given := re.fullmatch(f"--?{flag}(?:=(.*))?", argument, re.DOTALL):
             found = following if given[1] is None else given[1]
     return found

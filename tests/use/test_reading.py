@@ -207,8 +207,10 @@ def test_only_an_end_of_a_line_ends_a_line(tmp_path):
 def test_bytes_have_one_end_of_lines(tmp_path, monkeypatch):
     """Those of a language model of characters: in training, and in the prompt of what is generated."""
     text, plain = b"\xef\xbb\xbfThe dog\r\nsees \r a cat.\r\n", b"The dog\nsees \r a cat.\n"
-    (tmp_path / "a.txt").write_bytes(text)
-    parts = Characters(str(tmp_path), str(tmp_path), length=9).load(Reading(1))
+    for part in ("train", "validation"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.txt").write_bytes(text)
+    parts = Characters(str(tmp_path / "train"), str(tmp_path / "validation"), length=9).load(Reading(1))
     assert bytes(parts["train"].text) == plain
     asked = []
 
