@@ -3,7 +3,8 @@
 python -m posattn_jax.main --config=configs/moving_clips.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
 ... --mode=sweep --config=configs/moving_clips.py:quick --workdir=runs/NAME    (does a learned span pay in 3-D?)
 Hardware and time: :quick not run as a whole; 600 updates of its sweep took 10 and 23 minutes of a CPU core, and
-reached .28 with a span, .49 without. Expected best-epoch validation accuracy: not known (chance: .125).
+reached .28 with a Gaussian, .49 without a span; later .18 with a ramp, .70 without. Expected best-epoch
+validation accuracy: not known (chance: .125).
 "" (8 frames of 16x16), :quick (8 frames of 8x8, 2 blocks, 2 epochs), :translution (a vision transformer, patches of
 2 x 8 x 8), :translution_quick (2 epochs), :tiny (tests).
 """

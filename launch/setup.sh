@@ -14,7 +14,10 @@ if [ ! -x .venv/bin/python ]; then
         echo "posattn_jax needs Python 3.11 or newer; $python is $version. Set PYTHON=/path/to/python3.13" >&2
         return 2 2>/dev/null || exit 2
     fi
-    "$python" -m venv .venv
+    if ! "$python" -m venv .venv; then
+        rm -rf .venv  # half of one, which the next call would take
+        return 1 2>/dev/null || exit 1
+    fi
 fi
 extras=$1
 stamp=.venv/.installed-$extras
@@ -24,6 +27,9 @@ if [ "$extras" = test ] && [ -z "${OPEN_BOUNDS:-}" ]; then
 fi
 if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ] || [ launch/constraints.txt -nt "$stamp" ]; then
     echo "Installing into .venv ..."
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${constraints[@]}" --editable ".[$extras]"
+    # A caller that goes on with "|| exit" has switched off set -e in here.
+    if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${constraints[@]}" --editable ".[$extras]"; then
+        return 1 2>/dev/null || exit 1
+    fi
     touch "$stamp"
 fi

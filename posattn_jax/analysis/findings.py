@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
 
 VERDICTS = SUPPORTED, CONTRADICTED, NOT_SHOWN, UNTESTED = "Supported", "Contradicted", "Not shown", "Cannot be tested"
+
+# A verdict before all runs that the plan states are done. It may change with them, so it shows nothing yet.
+SO_FAR = ", so far"
 
 # The 95% interval of the standard deviation from two normal values, relative to their own: sqrt(1 / chi2(1)).
 TWO_RUNS = "two runs hardly tell their deviation, whose 95% interval is .45 to 32 times what they show"
@@ -87,6 +90,7 @@ def findings(runs: Runs) -> list[Finding]:
     ]
     corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
     corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons])
+    stated = {each.name: runs.plan.num_stated_of(each) for each in runs.plan.treatments}
     made = []
     both = zip(corrected, corrected_two_sided, strict=True)
     for hypothesis, comparison, holm in zip(hypotheses, comparisons, both, strict=True):
@@ -96,7 +100,7 @@ def findings(runs: Runs) -> list[Finding]:
         for weight, of_one in zip(hypothesis.weights, by_seed, strict=True):
             sides[weight < 0] += abs(weight) * np.array([of_one[seed] for seed in seeds])
         paired = statistics.paired(sides[0].tolist(), sides[1].tolist(), hypothesis.alternative)
-        said = verdict(hypothesis, comparison, *holm, samples)
+        said = verdict(hypothesis, comparison, *holm, samples, stated)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, *said))
     return made
 
@@ -116,7 +120,7 @@ def told(runs: Runs, made: Sequence[Finding]) -> list[str]:
     if len(runs.treatments) == 2 and not any(len(each.hypothesis.names) == 2 for each in ran):
         lines.append(_difference(runs))
     if made:
-        shown = sum(each.verdict.startswith(SUPPORTED) for each in made)
+        shown = sum(each.verdict.startswith(SUPPORTED) and SO_FAR not in each.verdict for each in made)
         lines.append(f"**{shown} of {len(made)} {'hypotheses' if len(made) > 1 else 'hypothesis'} shown.**")
     lines += [f"**{each.verdict}.** {plain(each.hypothesis.claim)}: {each.told}" for each in ran]
     if waiting := [plain(each.hypothesis.claim) for each in made if each not in ran]:
@@ -136,15 +140,22 @@ def _difference(runs: Runs) -> str:
 
 
 def verdict(
-    hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
+    hypothesis: Hypothesis,
+    c: Comparison,
+    holm_p: float,
+    holm_p_two_sided: float,
+    samples: dict[str, Sample],
+    stated: Mapping[str, int] | None = None,
 ) -> tuple[str, str]:
     """The conclusion that the numbers allow, in a few words and in a sentence: `Finding.verdict` and `Finding.told`.
 
-    Corrected p-values decide. The interval belongs to the test that decides, one-sided or two-sided.
+    Corrected p-values decide. The interval belongs to the test that decides, one-sided or two-sided. `stated` has the
+    numbers of runs that the plan states; with fewer the conclusion is only `SO_FAR`.
     """
-    *firsts, last = (str(samples[name].n) for name in hypothesis.names)
-    same = len(firsts) > 1 and {*firsts} == {last}
-    runs = f"n = {last} of each" if same else f"n = {', '.join(firsts)} and {last}"
+    done = {name: samples[name].n for name in hypothesis.names}
+    planned = {name: (stated or done)[name] for name in hypothesis.names}
+    is_whole = all(done[name] >= planned[name] for name in done)
+    runs = _counts(done) if is_whole else f"{_counts(done)}, of {_counts(planned).removeprefix('n = ')} stated"
     if math.isnan(c.p_stated):
         return UNTESTED, f"{runs}, and a test needs two runs of each, and some variation between them."
     shown = round(c.effect, 4)
@@ -160,6 +171,7 @@ def verdict(
     )
     few = min(samples[name].n for name in hypothesis.names) == 2
     mark, caution = (", from n = 2 only", f" Runs of new seeds may say otherwise: {TWO_RUNS}.") if few else ("", "")
+    mark += "" if is_whole else SO_FAR
     if holm_p < LEVEL:
         return SUPPORTED + mark, f"{measured} Corrected {p_is(holm_p)}.{caution}"
     if contradicted:
@@ -177,6 +189,13 @@ def verdict(
         f"large as the measured one would be {found} by {c.power:.0%} of single tests like this, and by 80% with "
         f"{needed} runs of each (two-sided, uncorrected)."
     )
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    """The numbers of runs, in words."""
+    *firsts, last = map(str, numbers.values())
+    same = len(firsts) > 1 and {*firsts} == {last}
+    return f"n = {last} of each" if same else f"n = {', '.join(firsts)} and {last}"
 
 
 def _what(hypothesis: Hypothesis) -> str:

@@ -124,6 +124,7 @@ class Plan:
       treatments: the treatments, in the order of tables and figures.
       hypotheses: the hypotheses stated before the runs. Their p-values are corrected together (Holm).
       seeds: the seeds of the split, the initialisation, dropout and the order of the data.
+      num_stated: how many seeds the plan was stated with, if `seeds` were chosen later; None: as many as `seeds`.
       evaluate: fields with which every run is evaluated again after training, such as {"data.pool": 1} for a larger
         grid. The response is then that of this evaluation. Empty: it is that of `epoch`.
       part: the part of the data for that evaluation, "validation" or "test".
@@ -153,6 +154,7 @@ class Plan:
     axis: str | None = None
     source: str | None = None
     paper_note: str | None = None
+    num_stated: int | None = None
 
     def __post_init__(self):
         names = [treatment.name for treatment in self.treatments]
@@ -187,6 +189,11 @@ class Plan:
     def seeds_of(self, treatment: Treatment) -> tuple[int, ...]:
         """The seeds with which a treatment is trained."""
         return self.seeds[: treatment.num_seeds]
+
+    def num_stated_of(self, treatment: Treatment) -> int:
+        """The number of runs of a treatment that the hypotheses were stated for."""
+        most = self.num_stated or len(self.seeds)
+        return min(most, treatment.num_seeds or most)
 
     def treatment(self, name: str) -> Treatment:
         """The treatment of this name; InputError if there is none."""
@@ -232,6 +239,7 @@ class Plan:
             hypotheses=tuple(h for h in self.hypotheses if set(h.names) <= set(chosen)),
             baselines=tuple(name for name in self.baselines if name in chosen),
             seeds=self.seeds if seeds is None else tuple(seeds),
+            num_stated=self.num_stated if seeds is None else self.num_stated or len(self.seeds),
         )
 
 

@@ -84,7 +84,7 @@ def activation_name(activation: Callable) -> str:
 def activation_of(config: dict[str, Any], where: Any) -> Callable:
     """The activation of the feed-forward networks in a config. Raises InputError if its name is unknown."""
     name = config.get("hidden_act", "gelu")
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise InputError(f'{where}: hidden_act="{name}": expected {", ".join(ACTIVATIONS)}')
     return ACTIVATIONS[name]
 

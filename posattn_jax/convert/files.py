@@ -135,9 +135,10 @@ def write(folder: str | pathlib.Path, tensors: Tensors, config: dict[str, Any]) 
 
 
 def write_npz(folder: str | pathlib.Path, tensors: dict[str, Any]) -> pathlib.Path:
-    """Writes model.npz."""
+    """Writes model.npz. NumPy's files have no bfloat16: it is written as float32, which has all of its numbers."""
     path = pathlib.Path(folder, "model.npz")
-    write_atomically(path, lambda file: np.savez(file, **tensors))
+    found = {name: array.astype(np.float32) if array.dtype == "bfloat16" else array for name, array in tensors.items()}
+    write_atomically(path, lambda file: np.savez(file, **found))
     return path
 
 

@@ -156,7 +156,7 @@ _OLD += ((r"(encoderblock_\d+/)LayerNorm_2/", r"\1LayerNorm_1/"), (r"Transformer
 def modern(tensors: Tensors, where: Any) -> dict[str, Any]:
     """Turns tensors of older big_vision files into those of files since 2022.
 
-    In older files, positions have a row for the class token. It is added to the token here.
+    In older files, which their names tell, positions have a row for the class token. It is added to the token here.
     """
 
     def new_name(name: str) -> str:
@@ -169,7 +169,7 @@ def modern(tensors: Tensors, where: Any) -> dict[str, Any]:
     if positions is None:
         return found
     token = f"{positions.removesuffix('pos_embedding')}cls"
-    if token in found and round(found[positions].shape[1] ** 0.5) ** 2 + 1 == found[positions].shape[1]:
+    if token in found and any("posembed_input/" in name for name in tensors):
         found[token] = found[token] + found[positions][:, :1]
         found[positions] = found[positions][:, 1:]
     return found

@@ -88,6 +88,14 @@ class Sweep:
         return shlex.join(["python", "-m", "posattn_jax.main", "--mode=sweep", f"--workdir={self.name}", *self.options])
 
 
+def _words(line: str) -> list[str]:
+    """The words of a line, as a shell's: a # at the beginning of a word, outside quotes, begins a comment."""
+    for start in (match.start() for match in re.finditer(r"(?<!\S)#", line)):
+        with contextlib.suppress(ValueError):  # a quote is open: the # is in it
+            return shlex.split(line[:start])
+    return shlex.split(line)
+
+
 def read_list(path: pathlib.Path) -> list[Sweep]:
     """The sweeps of a list. Raises InputError, with the line's number, where one cannot be run."""
     try:
@@ -97,7 +105,7 @@ def read_list(path: pathlib.Path) -> list[Sweep]:
     sweeps: list[Sweep] = []
     for number, line in enumerate(lines, start=1):
         try:
-            words = shlex.split(re.sub(r"(^|\s)#.*", "", line))  # as in a shell, a # within a word begins no comment
+            words = _words(line)
         except ValueError as error:
             raise InputError(f"{path}: line {number}: {error}") from error
         if not words:

@@ -266,6 +266,19 @@ def test_the_data_of_runs_are_told(folder, undrawn, data, told):
     assert f"- Data: {told}, grids " in (folder / "report" / "report.md").read_text()
 
 
+def test_a_verdict_before_all_stated_runs_shows_nothing(folder, undrawn):
+    """Whatever seeds were chosen to run: the plan says for how many it was stated."""
+    text = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps(text | {"plan": text["plan"] | {"num_stated": 7}}))
+    whole = findings(read_runs(folder))
+    (folder / "sweep.json").write_text(json.dumps(text))
+    assert all(each.verdict in VERDICTS for each in findings(read_runs(folder)))
+    supported = [each for each in whole if each.verdict.startswith("Supported")]
+    assert supported and all(each.verdict.endswith(", so far") for each in supported)
+    assert all(", of 7 and 7 stated" in each.told for each in supported)
+    assert told(read_runs(folder), whole)[0] == f"**0 of {len(whole)} hypotheses shown.**"
+
+
 def test_a_difference_that_rounds_to_0_has_no_sign():
     samples = {"a": sample([0.5, 0.6, 0.7]), "b": sample([0.5, 0.6, 0.70001])}
     compared = compare(list(samples.values()), "greater", 0.0)

@@ -153,6 +153,7 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
         ({"config": {"model_type": "roberta"}}, "model_type='roberta': .*'bert'"),
         ({"config": {"position_embedding_type": "relative_key"}}, "='relative_key': expected 'absolute'"),
         ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": .*gelu_new'),
+        ({"config": {"hidden_act": ["gelu"]}}, "hidden_act=.*gelu_new"),
         ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": .*cls.predictions'),
         ({"config": {"num_attention_heads": "2"}}, "num_attention_heads='2'"),
         ({"config": {"num_attention_heads": 3}}, "num_attention_heads=3 .* 8"),

@@ -135,6 +135,24 @@ def test_names_of_before_2022(tmp_path):
     assert models[0][0] == models[1][0]
 
 
+def test_five_places_are_no_square_with_a_row_for_the_token(tmp_path):
+    """2 x 2 + 1 of them, in a file with the names of today."""
+    tensors, _ = big_vision("tok")
+    tensors["params/pos_embedding"] = tensors["params/pos_embedding"][:, :5]
+    np.savez(tmp_path / "vit.npz", **tensors)
+    _, params = convert.vit(tmp_path / "vit.npz")
+    np.testing.assert_array_equal(params["position_embedding"][1:], tensors["params/pos_embedding"][0])
+
+
+def test_bfloat16_in_a_file_of_numpy(tmp_path):
+    tensors, _ = big_vision("gap")
+    np.savez(tmp_path / "vit.npz", **tensors)
+    model, params = convert.vit(tmp_path / "vit.npz")
+    params = jax.tree.map(lambda array: jnp.asarray(array, jnp.bfloat16), params)
+    _, again = convert.vit(convert.save_vit(tmp_path / "there", model, params, GRID, names="big_vision"))
+    jax.tree.map(np.testing.assert_array_equal, again, jax.tree.map(lambda array: array.astype(jnp.float32), params))
+
+
 @pytest.mark.parametrize("kind", ["vit", "timm"])
 def test_there_and_back(tmp_path, kind):
     model, params = convert.vit(MADE / kind, 2)

@@ -12,7 +12,7 @@ from tests.support.command import ROOT
 from tests.support.packaging import metadata
 
 # Of the system, which the scripts call.
-PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "rmdir", "sleep", "tee", "touch")
+PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "rm", "rmdir", "sleep", "tee", "touch")
 
 # Code runs as if in Python VERSION; an environment has a Python that does likewise.
 PYTHON = """#!/bin/bash
@@ -137,6 +137,27 @@ def test_setup_says_in_one_line_what_it_needs(machine, version, python, shown):
     result = machine.run(SETUP, **({"PYTHON": python} if python else {}))
     assert result.returncode == 2
     assert result.stderr == f"posattn_jax needs Python 3.11 or newer; {shown}. Set PYTHON=/path/to/python3.13\n"
+
+
+@pytest.mark.parametrize("called", [SETUP, "set -e; source launch/setup.sh train || exit; echo goes on"])
+def test_setup_stops_and_leaves_no_half_of_an_environment(machine, called):
+    """As on Debian without ensurepip, where a Python is linked before the rest fails."""
+    machine.add_python("python3", (3, 13, 0))
+    half = "mkdir -p .venv/bin && cat $0 > .venv/bin/python && chmod +x .venv/bin/python && exit 1"
+    path = machine.path / "python3"
+    path.write_text(path.read_text().replace('"venv "*)', f'"venv "*) {half} ;;\n    "not "*)'))
+    result = machine.run(called)
+    assert result.returncode == 1 and not result.stdout
+    assert not (machine.folder / ".venv").exists() and not machine.called("pip install")
+
+
+@pytest.mark.parametrize("called", [SETUP, "set -e; source launch/setup.sh train || exit; echo goes on"])
+def test_setup_installs_again_what_failed(machine, called):
+    machine.add_python("python3", (3, 13, 0))
+    path = machine.path / "python3"
+    path.write_text(path.read_text().replace("'pip freeze')", "'pip install') exit 1 ;;\n    'pip freeze')"))
+    assert machine.run(called).returncode == 1
+    assert not list((machine.folder / ".venv").glob(".installed-*"))
 
 
 def test_versions_needs_two_pythons(machine):

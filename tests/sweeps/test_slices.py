@@ -412,6 +412,11 @@ def test_a_comment_begins_after_white_space(tmp_path):
     assert read_list(tmp_path / "list") == [Sweep("a", ("--config=a.py", "--config.data.dir=DATA/c#"))]
 
 
+def test_a_comment_does_not_begin_in_quotes(tmp_path):
+    (tmp_path / "list").write_text("--config=a.py --workdir=a --config.data.dir='DATA/c # d'  # isn't this?\n")
+    assert read_list(tmp_path / "list") == [Sweep("a", ("--config=a.py", "--config.data.dir=DATA/c # d"))]
+
+
 def test_files_that_are_no_lists(tmp_path):
     (tmp_path / "list").write_bytes(b"\xff\xfe")
     for path in ("list", "missing"):

@@ -57,6 +57,7 @@ def _joined_plan(plan: Plan, other: Plan) -> Plan:
         treatments=(*plan.treatments, *(each for each in other.treatments if each.name not in fields)),
         hypotheses=tuple(dict.fromkeys((*plan.hypotheses, *other.hypotheses))),
         seeds=tuple(dict.fromkeys((*plan.seeds, *other.seeds))),
+        num_stated=max(filter(None, (plan.num_stated, other.num_stated)), default=None),
     )
 
 

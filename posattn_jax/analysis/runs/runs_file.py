@@ -68,10 +68,8 @@ def read(path: pathlib.Path) -> Runs:
         configs = {line["treatment"]: first["config"] | line.get("config", {}) for line in lines if "seed" not in line}
         for line in lines:
             if "seed" in line:
-                config, of_one = (
-                    configs[line["treatment"]] | line["config"],
-                    runs.runs.setdefault(line["treatment"], []),
-                )
+                config = configs[line["treatment"]] | line["config"]
+                of_one = runs.runs.setdefault(line["treatment"], [])
                 if any(line["seed"] == run.seed for run in of_one):
                     raise ValueError(f"{line['treatment']}/{line['seed']} is there twice")
                 of_one.append(_run(line, config, first["summary"], plan))

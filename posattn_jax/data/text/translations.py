@@ -111,7 +111,8 @@ class Translations(DataSet):
         """The one of `user_data.PARTS` that is there; "" if none is. Raises InputError for two, or for half a one."""
         found = [part for part in user_data.PARTS[name] if self._is_there(part)]
         if len(found) > 1:
-            raise InputError(f"data.dir={self.dir}: has {found[0]} and {found[1]}: expected one of them")
+            both = f"{found[0]} and {found[1]}"
+            raise InputError(f"data.dir={self.dir}: has {both}: expected one of them, or data.{name}_part")
         return found[0] if found else ""
 
     def _is_there(self, part: str) -> bool:
