@@ -1,7 +1,9 @@
 """The description of a layer's tokens that its parts receive."""
 
+import contextlib
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,8 +26,9 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
+from posattn_jax.system.compat import Tracer
 
-# The half-span in positions: None without a span; sizes if it has a static bound; or [p] at run time.
+# The half-span in positions: None without a span; sizes if it is known while tracing; or [p] at run time.
 Reach = Shape | Int[Array, "p"] | None
 
 
@@ -175,7 +178,10 @@ class Tokens:
             raise ValueError("positions: expected None with a span, which supports only grids, not points")
         if span_bound is not None:
             return dataclasses.replace(self, reach=span_bound)
-        half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)
-        half = half.reshape(-1, len(self.grid_shape)).max(0)
-        reach = jnp.where(jnp.isnan(half), np.subtract(self.grid_shape, 1).astype(half.dtype), half).astype(jnp.int32)
-        return dataclasses.replace(self, reach=reach)
+        is_known = not isinstance(span.sigma, Tracer)
+        with jax.ensure_compile_time_eval() if is_known else contextlib.nullcontext():
+            half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)
+            half = half.reshape(-1, len(self.grid_shape)).max(0)
+            farthest = np.subtract(self.grid_shape, 1).astype(half.dtype)
+            reach = jnp.where(jnp.isnan(half), farthest, half).astype(jnp.int32)
+        return dataclasses.replace(self, reach=tuple(reach.tolist()) if is_known else reach)

@@ -20,7 +20,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Int, Num, RelativeBias, Shape, Sigma
 from posattn_jax.ops import grid
-from posattn_jax.ops.precision import aligned, float32_or_better, minus, times
+from posattn_jax.ops.precision import aligned, as_array, float32_or_better, minus, times
 from posattn_jax.system.compat import Tracer
 
 SpanMode = Literal["multiply", "log_add", "box"]
@@ -198,7 +198,8 @@ def window_sigma(half_span: Shape | int, reference_shape: Shape) -> Float[Array,
         example = (max((1, *sizes)),) * num_dims
         raise ValueError(f"half_span={half_span}: expected {num_dims} numbers of at least 1, such as {example}")
     unit = np.maximum(np.subtract(reference_shape, 1), 1)
-    return jnp.asarray((np.array(sizes) - 0.5) / unit, jnp.result_type(float))  # rounded up to half_span
+    sigma = (np.array(sizes) - 0.5) / unit  # rounded up to half_span
+    return as_array(sigma.astype(jnp.result_type(float)))
 
 
 def log_window(

@@ -13,9 +13,12 @@ from posattn_jax import (
     FlatSpan,
     GaussianSpan,
     LearnedWindow,
+    Positional,
     PositionalSelfAttention,
     RampSpan,
+    SirenEncoding,
     Tokens,
+    WindowSpan,
     relative_attention,
 )
 from posattn_jax.ops.span import half_span, span_share
@@ -184,6 +187,21 @@ def test_a_gaussian_in_the_logarithm_of_sigma_is_the_same():
         gradients.append(loss(variables)["params"])
     np.testing.assert_allclose(gradients[0]["output"]["kernel"], gradients[1]["output"]["kernel"], rtol=1e-4)
     np.testing.assert_allclose(gradients[1]["span"]["log_sigma"], 0.2 * gradients[0]["span"]["sigma"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["patch", "window"])
+def test_a_fixed_window_is_known_while_jax_traces(implementation):
+    """Implementations of a static size need no `span_bound` for it."""
+
+    def value_and_gradients(implementation):
+        parts = {"terms": (Content(), Positional(SirenEncoding())), "span": WindowSpan((1, 2))}
+        layer = PositionalSelfAttention(H, **parts, implementation=implementation)
+        inputs = X[:, :6]
+        variables = jax.jit(layer.init, static_argnums=2)(jax.random.key(0), inputs, (2, 3))
+        return jax.jit(jax.value_and_grad(lambda v: jnp.sum(layer.apply(v, inputs, (2, 3)) ** 2)))(variables)
+
+    found, expected = value_and_gradients(implementation), value_and_gradients("reference")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
 
 
 @pytest.mark.parametrize(
