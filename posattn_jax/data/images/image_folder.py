@@ -3,8 +3,9 @@
 import concurrent.futures
 import dataclasses
 import math
+import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,8 +26,9 @@ KNOWN = {name for names in user_data.PARTS.values() for name in names}
 class ImageFolder(UserImages):
     """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and likewise in val and test.
 
-    Files are read as for `--mode=predict`: see `image_files.read`. Linked folders are followed: see `files_below`. The
-    classes are the folders of the train part. Without such parts, no class may have the name of one, such as "test".
+    Files are read as for `--mode=predict`: see `image_files.read`. Linked folders are followed: see `files_below`. An
+    image to which several links of a class lead is read once. The classes are the folders of the train part. Without
+    such parts, no class may have the name of one, such as "test".
 
     Attributes:
       dir: the folder. Without val, the run's seed splits the train part.
@@ -85,10 +87,13 @@ class ImageFolder(UserImages):
         return {each.name for each in pathlib.Path(self.dir).iterdir() if each.is_dir() and each.name[0] != "."}
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
-        files, wrong = image_files.below(path)
-        if others := len(files_below(path, hidden=True)[0]) - len(files):
+        found, wrong = image_files.below(path)
+        files = _once_a_class(found, path)
+        if others := len(files_below(path, hidden=True)[0]) - len(found):
             expected = ", ".join(image_files.SUFFIXES)
             print(f"{part}: files in {path} that are not read: {others:,}, hidden or not {expected}")
+        if links := len(found) - len(files):
+            print(f"{part}: links in {path} to images that the same class has already: {links:,}, not read")
         if known is None:
             names = user_data.names_of(filter(None, (_class_of(file, path) for file in files)), part, path)
         else:
@@ -128,8 +133,18 @@ class ImageFolder(UserImages):
         return super().input_shape(dataclasses.replace(source, images=empty))
 
     def files(self) -> Files:
-        paths = lambda: (file for path in self.parts().values() for file in image_files.below(path)[0])
+        paths = lambda: (
+            file for path in self.parts().values() for file in _once_a_class(image_files.below(path)[0], path)
+        )
         return found_below(self.dir, paths)
+
+
+def _once_a_class(files: Iterable[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files without those that are, by links, a file of the same class before them."""
+    first: dict[tuple[str, str], pathlib.Path] = {}
+    for file in files:
+        first.setdefault((_class_of(file, folder), os.path.realpath(file)), file)
+    return [*first.values()]
 
 
 def _class_of(file: pathlib.Path, folder: pathlib.Path) -> str:

@@ -195,15 +195,17 @@ def ratio_of_run(workdir: pathlib.Path) -> float:
 
 
 def of_file(folder: pathlib.Path, part: str, language: str) -> Side:
-    """The side of a part in a file PART.LANGUAGE, plain or gzipped. Raises InputError if there is no such file."""
+    """The side of a part in a file PART.LANGUAGE, plain or gzipped. Raises InputError unless there is one of them."""
     paths = _paths(folder, part, language)
-    for path in paths:
-        if error := broken_link(path):
-            raise InputError(f"data.dir: {error}")
-        if path.is_file():
-            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is not a line
-            return Side(str(path), lines, [path])
-    raise InputError(f"data.dir={folder}: no {' or '.join(path.name for path in paths)} there")
+    if error := next(filter(None, map(broken_link, paths)), None):
+        raise InputError(f"data.dir: {error}")
+    there = [path for path in paths if path.is_file()]
+    if len(there) != 1:
+        names = [path.name for path in paths]
+        wrong = f"has {' and '.join(names)}: expected one of them" if there else f"no {' or '.join(names)} there"
+        raise InputError(f"data.dir={folder}: {wrong}")
+    lines = (line for line, _ in itertools.pairwise(text_files.lines(there)))  # a file's end is not a line
+    return Side(str(there[0]), lines, there)
 
 
 def has_file(folder: pathlib.Path, part: str, language: str) -> bool:

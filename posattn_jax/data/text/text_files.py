@@ -56,19 +56,27 @@ def plain(text: bytes) -> bytes:
 def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     """The text files below a folder, ordered by name; or `path` itself if it is a file.
 
-    Linked folders are followed, hidden files left out: see `files_below`.
+    Linked folders are followed, hidden files left out: see `files_below`. A file to which several links lead is there
+    once, by its first name.
 
     Raises:
-      InputError: there is none, or a link leads to nothing. The message names the config's `field`.
+      InputError: there is none, one is there plain and gzipped, or a link leads to nothing. The message names the
+        config's `field`.
     """
     if path.is_file():
         return [path]
     found, wrong = files_below(path)
     if wrong:
         raise InputError(f"{field}: {wrong[0]}")
-    files = [file for file in found if file.name.endswith(SUFFIXES)]
+    first: dict[str, pathlib.Path] = {}
+    for file in found:
+        if file.name.endswith(SUFFIXES):
+            first.setdefault(os.path.realpath(file), file)
+    files = [*first.values()]
     if not files:
         raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
+    if twin := next((file for file in files if file.with_name(f"{file.name}.gz") in files), None):
+        raise InputError(f"{field}={path}: has {twin} and {twin.name}.gz: expected one of them")
     return files
 
 

@@ -52,6 +52,16 @@ def test_two_links_to_a_folder_are_two_classes(images, capsys):
     assert "train: 20 images of 4 classes" in capsys.readouterr().out
 
 
+def test_an_image_is_read_once_a_class(images, capsys):
+    (images / "cat" / "0_again.png").symlink_to("0.png")
+    (images / "fox2").symlink_to("fox")
+    (images / "fox2" / "deep").symlink_to(images / "cat")  # in fox too, which is the same folder
+    sources = read(images)
+    told = capsys.readouterr().out
+    assert "train: 30 images of 4 classes" in told and "that the same class has already: 3, not read" in told
+    assert "hidden" not in told and len(ImageFolder(str(images)).files()) == sum(map(len, sources.values())) == 30
+
+
 def test_linked_parts(images, tmp_path, capsys):
     parts = tmp_path / "parts"
     (parts / "val" / "cat").mkdir(parents=True)
@@ -141,6 +151,9 @@ def test_linked_text(text):
     ]
     held_out = Characters(str(text), validation_dir=str(text / "linked"), length=2)
     assert "data.validation_dir/b.txt" in held_out.files()
+    for name in ("d.txt", "linked_too"):
+        (text / name).symlink_to({"d.txt": "c.txt", "linked_too": "linked"}[name])
+    assert text_files.find(text, "data.dir") == expected
     (text / "d").symlink_to("gone")
     for load in (Text(str(text)).load, Characters(str(text)).load):
         with pytest.raises(InputError, match=f"{text}/d: .*link to gone"):

@@ -156,6 +156,9 @@ def test_every_kind_of_tokenizer_is_kept_apart(files, tmp_path, monkeypatch):
 def test_finds_plain_and_zipped_files(tmp_path):
     for name in ("train.qa", "train.qa.gz", "train.qb.gz"):
         (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"has train.qa and train.qa.gz: expected one of them"):
+        parallel.of_file(tmp_path, "train", "qa")
+    (tmp_path / "train.qa.gz").unlink()
     assert parallel.of_file(tmp_path, "train", "qa").files == [tmp_path / "train.qa"]
     assert parallel.of_file(tmp_path, "train", "qb").files == [tmp_path / "train.qb.gz"]
     with pytest.raises(InputError, match=r"no val.qb or val.qb.gz"):

@@ -27,6 +27,9 @@ def test_finds_text_of_a_folder_and_its_folders(tmp_path):
     assert text_files.find(tmp_path / "c.tsv", "data.dir") == [tmp_path / "c.tsv"]
     with pytest.raises(InputError, match=r"data.dir=.*nothing: no text there"):
         text_files.find(tmp_path / "nothing", "data.dir")
+    (tmp_path / "inner" / "a.txt").touch()
+    with pytest.raises(InputError, match=r"inner/a.txt and a.txt.gz: expected one of them"):
+        text_files.find(tmp_path, "data.dir")
 
 
 def test_lines_of_plain_and_zipped_files(tmp_path):
