@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
     except flags.Error as error:
         raise InputError(str(error)) from error
     if len(rest) != 1:
-        raise InputError("expected one folder of results, such as benchmarks/results/nvidia_h100_80gb_hbm3")
+        raise InputError("expected one folder of results, such as benchmarks/results/DEVICE")
     folder = pathlib.Path(rest[0])
     text = format_results(folder)
     if values["into"].value is None:

@@ -34,12 +34,6 @@ def test_memory_of_a_cut_grid():
         assert told == " / ".join(f"{each:.0f}" for each in here)
 
 
-def test_memory_of_single_runs():
-    for name in ("half", "full"):
-        peak = json.loads((CPU / f"{name}.json").read_text())["peak_memory_bytes"]["host"]
-        assert f" images/s, {peak / 1e9:.1f} GB |" in page("results.md")
-
-
 def test_smallest_model_of_the_comparisons():
     sweeps = [ROOT / "docs" / "results" / name / "runs.jsonl" for name in ("compare", "compare_cifar", "compare_text")]
     rows = (json.loads(line) for sweep in sweeps for line in sweep.read_text().splitlines())
