@@ -5,9 +5,9 @@ they have none, and the badges are for GitHub alone, so that no link leads nowhe
 docs/conf.py read setup.py themselves.
 """
 
+import argparse
 import pathlib
 import re
-import sys
 
 GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com"
 
@@ -45,7 +45,12 @@ def written(path: str, text: str, address: str) -> str:
     return notebook(text, pathlib.Path(path).stem, address)
 
 
-def main(clone: pathlib.Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clone", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).parents[1])
+    clone = parser.parse_args().clone
+    if not (clone / "setup.py").is_file():
+        parser.error(f"{clone}: expected a clone, which has a setup.py")
     address = address_of(clone)
     notebooks = [path for path in sorted((clone / "colabs").iterdir()) if path.suffix in (".py", ".ipynb")]
     for path in [clone / "README.md", clone / "CITATION.cff", *notebooks]:
@@ -57,4 +62,4 @@ def main(clone: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]) if sys.argv[1:] else pathlib.Path(__file__).parents[1])
+    main()

@@ -5,6 +5,7 @@ command helps, and says in a line what it lacks. With --gradients modules are ru
 and so are the examples of docs/importing.md but Equinox's.
 """
 
+import argparse
 import concurrent.futures
 import contextlib
 import copy
@@ -114,6 +115,10 @@ def try_command() -> None:
 
 
 def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser.add_argument("--gradients", action="store_true")
+    parser.parse_args()
     assert "jax.experimental.pallas" not in sys.modules, "Pallas is imported before it is asked for"
     places = [(package.__name__, name) for package in (posattn_jax, posattn_jax.nnx) for name in package.__all__]
     with concurrent.futures.ProcessPoolExecutor(

@@ -3,13 +3,17 @@
 # Installs this clone into an environment of its own, runs README's ten lines, trains on made images, sentences and pairs
 # of sentences, predicts, translates, evaluates at another size, runs a sweep of two treatments, and opens a notebook
 # where no clone is. FOLDER, a new one, keeps what came of it, and the times in times.tsv; without it build/first_hour is
-# made anew. PYTHON: which Python. Exit code: 0 if all steps ended so, 1 if not, 2 if FOLDER is there already.
+# made anew. PYTHON: which Python. Exit codes: 0 all steps ended so, 1 not, 2 wrong input, or FOLDER is there already, 130 Ctrl-C.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ $# -gt 1 ] || [[ ${1:-} = -* ]]; then
+    echo "$*: expected nothing, or a new folder: launch/first_hour.sh [FOLDER]" >&2
+    exit 2
+fi
+clone=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+folder=$(realpath -m "${1:-$clone/build/first_hour}")
+cd "$clone"
 source launch/python.sh
-clone=$PWD
-folder=$(realpath -m "${1:-build/first_hour}")
-python=${PYTHON:-$(find_python "${PYTHONS[@]}")}
+python=${PYTHON:-$(find_python "${PYTHONS[@]}" || echo python3)}
 if [ $# -eq 0 ]; then rm -rf "$folder"; fi
 if [ -e "$folder" ]; then
     echo "first_hour.sh $1: is there already: expected a new folder" >&2
@@ -19,6 +23,8 @@ mkdir -p "$folder"
 cd "$folder" # where nothing of the clone is found by chance
 unset PYTHONPATH
 export PATH="$folder/venv/bin:$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1
+
+trap 'exit 130' INT # also where a step has ended on Ctrl-C by itself
 
 step() { # NAME COMMAND ... -> its output in NAME.txt, its time and exit code as a line
     local began=$SECONDS code=0

@@ -2,6 +2,7 @@
 # Builds dist/*.tar.gz and from it dist/*.whl, the same bytes from the same commit; checks what an index would show of
 # them, installs the second into a fresh environment, and trains digits in an empty folder: launch/package.sh
 set -euo pipefail
+if [ $# -gt 0 ]; then echo "package.sh $*: expected no options" >&2 && exit 2; fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" test
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH # the time of all files in the wheel

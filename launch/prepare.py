@@ -104,8 +104,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv[1:])
     try:
         prepare(options.name, options.files, options.out, options.download, options.partial)
-    except OSError as error:
-        raise RunError(f"{error.filename or options.out}: {error.strerror}") from error
+    except OSError as error:  # a full disk names no file, a damaged .gz neither that nor an error of the system
+        place = error.filename or options.out or pathlib.Path("data", options.name)
+        raise RunError(f"{place}: {error.strerror or error}") from error
     return 0
 
 

@@ -8,7 +8,7 @@
 # WORKDIR/report/ has a page of what is done, next to the paper's Tables 5 to 7.
 # Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
 set -uo pipefail
-data="" minutes=25 variant="" slices="" workdir=runs/reproduce_cifar rest=()
+data="" minutes=25 variant="" slices="" workdir="" rest=()
 for argument in "$@"; do
     case $argument in
         --data=*) data=$(realpath -m "${argument#*=}") ;;
@@ -19,17 +19,22 @@ for argument in "$@"; do
         *) rest+=("$argument") ;;
     esac
 done
-if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
+if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]]; then
     sed -n '3,4s/^# *//p' "${BASH_SOURCE[0]}" >&2
-    echo "--data is needed, and --minutes is a number: \"$data\", \"$minutes\" are given" >&2
+    echo "--data is needed, and --minutes is a number above 0: \"$data\", \"$minutes\" are given" >&2
     exit 2
 fi
 if [ -n "$slices" ]; then
-    here=$(dirname "${BASH_SOURCE[0]}")
-    exec "$here/gpu_slice.sh" --minutes="$minutes" --out="$slices" --data="$data" "$here/cifar_queue.txt" \
-        ${rest[@]+"${rest[@]}"}
+    if [ -n "$variant$workdir" ]; then
+        echo "--slices: expected no --variant and no --workdir: launch/cifar_queue.txt has the paper's size" >&2
+        exit 2
+    fi
+    # The list from the project's folder, which the launcher goes to.
+    exec "$(dirname "${BASH_SOURCE[0]}")/gpu_slice.sh" --minutes="$minutes" --out="$slices" --data="$data" \
+        launch/cifar_queue.txt ${rest[@]+"${rest[@]}"}
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train || exit
+workdir=${workdir:-runs/reproduce_cifar}
 
 # On a GPU one program trains all seeds of a treatment: one run's arrays are small for it.
 if [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; then

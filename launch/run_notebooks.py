@@ -1,8 +1,8 @@
 """Runs all notebooks, or those named, and keeps their outputs: python launch/run_notebooks.py [NAME ...]"""
 
+import argparse
 import os
 import pathlib
-import sys
 
 import nbformat
 from nbclient import NotebookClient
@@ -28,6 +28,9 @@ def run(path: pathlib.Path) -> None:
         del os.environ[variable]
 
 
-for name in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
+names = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("names", nargs="*", metavar="NAME", choices=names, default=names, help=", ".join(names))
+for name in parser.parse_args().names:
     print(name, flush=True)
     run(FOLDER / f"{name}.ipynb")

@@ -74,7 +74,7 @@ CONF
 if [ -e $conf ] && [ "$(head -n 1 $conf)" != "$marker" ]; then
     complain "$conf is another SLURM's, which this machine has already"
 fi
-case ${1:-} in
+case $* in
     "") ;;
     --stop)
         squeue --noheader --format=%A 2>/dev/null | xargs --no-run-if-empty scancel || true
@@ -82,13 +82,15 @@ case ${1:-} in
         stop
         exit
         ;;
-    *) complain "$1: expected nothing, or --stop" ;;
+    *) complain "$*: expected nothing, or --stop" ;;
 esac
 
-if ! command -v munged sbatch slurmctld slurmd >/dev/null; then
+for program in munged sbatch slurmctld slurmd; do
+    if command -v $program >/dev/null; then continue; fi
     apt-get update --quiet
     DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends munge slurm-wlm
-fi
+    break
+done
 if ! { pid_of /run/munge/munged.pid && pid_of $state/slurmctld.pid && pid_of $state/slurmd.pid; } >/dev/null; then
     stop
     mkdir -p $state/slurmctld $state/slurmd

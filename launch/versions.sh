@@ -102,10 +102,10 @@ passes() { # PYTHON_VERSION VERSIONS
 }
 
 all=
-case ${1:-} in
+case $* in
     "") ;;
     --all) all=yes ;;
-    *) echo "versions.sh $1: the only option is --all" >&2 && exit 2 ;;
+    *) echo "versions.sh $*: the only option is --all" >&2 && exit 2 ;;
 esac
 found=()
 for version in "${PYTHONS[@]}"; do
@@ -152,6 +152,6 @@ for i in "${!tried[@]}"; do
     if [ "$result" != passed ]; then code=1; fi
     summary+=" Python $version, $versions versions: $result."
 done
-"${folders[0]}/bin/python" launch/versions_table.py "${folders[@]}"
+"$(find_python "$newest")" launch/versions_table.py "${folders[@]}" # the environments may not have been made
 echo "$summary"
 exit $code

@@ -23,14 +23,16 @@ SHOWN = ("jax", "flax", "numpy", "orbax-checkpoint")
 def row(folder: pathlib.Path) -> list[str]:
     """The cells of one environment."""
     python, _, name = folder.name.partition("-")
-    freeze = dict(re.findall(r"^([\w-]+)==(\S+)$", (folder / "freeze.txt").read_text(), re.MULTILINE))
-    core = folder / "core.txt"  # not where the environment has more
+    frozen, core, results = (folder / each for each in ("freeze.txt", "core.txt", "results.xml"))
+    text = frozen.read_text() if frozen.exists() else ""  # where the installation failed
+    freeze = dict(re.findall(r"^([\w-]+)==(\S+)$", text, re.MULTILINE))
+    # Not where the environment has more.
     tried = "-" if not core.exists() else "alone" if core.read_text().startswith("core alone") else "**no**"
-    tests = list(ElementTree.parse(folder / "results.xml").iter("testcase"))
+    tests = list(ElementTree.parse(results).iter("testcase")) if results.exists() else []
     return [
         name if name in ("least", "newest", "colab") else "",
         python,
-        *(freeze[each] for each in SHOWN),
+        *(freeze.get(each, "-") for each in SHOWN),
         tried,
         *(cell([test for test in tests if f"{test.get('classname')}.".startswith(of)]) for of in COLUMNS.values()),
     ]

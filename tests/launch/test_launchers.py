@@ -40,6 +40,31 @@ def test_scripts_are_bash(path):
     subprocess.run(["bash", "-n", path], check=True)
 
 
+@pytest.mark.parametrize(
+    "script, arguments",
+    [
+        ("first_hour.sh", ("--help",)),
+        ("first_hour.sh", ("one", "two")),
+        ("quickstart.sh", ("--help",)),
+        ("package.sh", ("--help",)),
+        ("versions.sh", ("--all", "--quick")),
+    ],
+)
+def test_an_option_that_a_script_does_not_have_is_refused_in_a_line(tmp_path, script, arguments):
+    result = run(script, tmp_path, *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n"), result.stdout) == (2, 1, "")
+    assert " ".join(arguments) in result.stderr and not [*tmp_path.iterdir()]
+
+
+def test_the_first_hour_ends_on_ctrl_c(tmp_path):
+    """Also where the step that runs ends by itself, as pip does."""
+    make_commands(tmp_path / "bin", python="kill -INT $PPID; exit 1")
+    result = run("first_hour.sh", tmp_path, "a folder", cwd=tmp_path, PYTHON=str(tmp_path / "bin" / "python"))
+    assert result.returncode == 130 and not result.stdout
+    assert calls(tmp_path / "bin") == [["python", "-m", "venv", "venv"]]
+    assert [path.name for path in (tmp_path / "a folder").iterdir()] == ["environment.txt"]
+
+
 @pytest.fixture
 def cluster(tmp_path):
     """Runs `slurm.sh` as SLURM would, in a folder with .venv, its srun ending with `exit_code`."""

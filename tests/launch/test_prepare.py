@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import gzip
 import http.server
 import importlib.util
+import re
 import signal
 import sys
 import threading
@@ -29,12 +31,16 @@ ENGLISH = sentences(0, 60)
 PAIRS = [(line, translated(line)) for line in ENGLISH]
 
 
-@pytest.fixture(scope="module")
-def launcher():
-    spec = importlib.util.spec_from_file_location("prepare", ROOT / "launch" / "prepare.py")
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "launch" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    return load_script("prepare")
 
 
 @pytest.fixture
@@ -422,3 +428,41 @@ def test_a_set_is_not_downloaded_without_the_library_that_cleans_it(launcher, tm
     monkeypatch.setattr(launcher, "official_files", None)
     with pytest.raises(InputError, match=r"^sacremoses .*posattn_jax\[nlp\]"):
         launcher.prepare(name, tmp_path, tmp_path / "out", download=True)
+
+
+@pytest.mark.parametrize(
+    "error, told",
+    [(OSError(28, "No space left on device"), "No space left on device"), (gzip.BadGzipFile("CRC fails"), "CRC fails")],
+)
+def test_an_error_without_a_file_names_the_set(launcher, tmp_path, monkeypatch, capsys, error, told):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(launcher, "prepare", fail)
+    assert command_line.run(launcher.main, ["prepare", "glue", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"posattn_jax: error: data/glue: {told}\n"
+
+
+@pytest.mark.parametrize(
+    "name, content, told",
+    [
+        ("multi30k/train.en.gz", gzip.compress(b"a" * 99)[:-9], "cannot be read .Compressed file ended"),
+        ("multi30k/train.en.gz", b"a" * 99, "cannot be read .Not a gzipped file"),
+        ("multi30k/train.en.gz", gzip.compress(b"\xff"), "cannot be read .'utf-8' codec"),
+        ("tatoeba-deu-eng/deu-eng.zip", b"a" * 99, "cannot be read .File is not a zip file"),
+        ("tatoeba-deu-eng/deu-eng.zip", None, "no item named 'deu.txt'"),
+    ],
+)
+def test_english_text_of_a_damaged_file(tmp_path, capsys, name, content, told):
+    path = tmp_path / name
+    path.parent.mkdir()
+    made_official.write_zip(tmp_path / "tatoeba-deu-eng" / "deu-eng.zip", {"deu.txt": "One.\tEins.\n"})
+    if content is None:
+        made_official.write_zip(path, {"eng.txt": "One.\tEins.\n"})
+    else:
+        path.write_bytes(content)
+    script = load_script("english_text")
+    assert command_line.run(script.main, ["english_text", str(tmp_path), str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"posattn_jax: error: {re.escape(str(path))}: .*{told}", line), line
+    assert not (tmp_path / "out").exists()

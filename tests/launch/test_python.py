@@ -160,6 +160,20 @@ def test_setup_installs_again_what_failed(machine, called):
     assert not list((machine.folder / ".venv").glob(".installed-*"))
 
 
+def test_versions_tells_what_failed_where_an_installation_does(machine):
+    for minor in (11, 13):
+        path = machine.add_python(f"python3.{minor}", (3, minor, 0))
+        table = f"    launch/versions_table.py) exec {shlex.quote(sys.executable)} $@ ;;"
+        path.write_text(path.read_text().replace("case $1 in", f"case $1 in\n{table}"))
+    path = machine.path / "python3.11"
+    path.write_text(path.read_text().replace('"venv "*)', '"venv "*) exit 1 ;;\n    "not "*)'))
+    result = machine.run("launch/versions.sh")
+    assert (result.returncode, result.stderr) == (1, "")
+    *_, least, newest, told = result.stdout.splitlines()
+    assert least.startswith("| least | 3.11 | - | - |") and newest.startswith("| newest | 3.13 | 0.3.13.0 | - |")
+    assert told == "versions.sh: Python 3.11, least versions: FAILED. Python 3.13, newest versions: passed."
+
+
 def test_versions_needs_two_pythons(machine):
     machine.add_python("python3.12", (3, 12, 0))
     result = machine.run("launch/versions.sh")

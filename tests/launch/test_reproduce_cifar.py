@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
@@ -19,20 +18,38 @@ def reproduce(*arguments, cwd=None, **variables):
     return subprocess.run([SCRIPT, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--data=here", "--minutes=soon")])
+@pytest.mark.parametrize("arguments", [(), ("--data=here", "--minutes=soon"), ("--data=here", "--minutes=0.0")])
 def test_what_is_missing_is_told(arguments):
     done = reproduce(*arguments)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 3
-    assert "--data is needed, and --minutes is a number" in done.stderr
+    assert "--data is needed, and --minutes is a number above 0" in done.stderr
 
 
-@pytest.mark.slow
 def test_slices_are_those_of_the_launcher(tmp_path):
-    done = reproduce("--data=data", f"--slices={tmp_path}/out", "--minutes=0.5", cwd=tmp_path, PYTHON=sys.executable)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "posattn_jax: error: --minutes=0.5: expected more than 0.5",
+    """From any folder, by a relative path too."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\npwd\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    script = os.path.relpath(SCRIPT, tmp_path)
+    command = [script, "--data=my data", "--slices=out", "--minutes=0.5", "--parts=3"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment() | {"PYTHON": str(python)}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    folder, *options, queue, rest = done.stdout.decode().splitlines()
+    assert options == [
+        *("-m", "posattn_jax.sweeps.slices", "--minutes=0.5"),
+        *(f"--out={tmp_path}/out", f"--data={tmp_path}/my data"),
+    ]
+    assert (pathlib.Path(folder) / queue).is_file() and rest == "--parts=3"
+
+
+@pytest.mark.parametrize("ignored", ["--variant=quick", "--workdir=runs/cifar"])
+def test_slices_refuse_what_the_list_has(ignored):
+    done = reproduce("--data=data", "--slices=out", ignored)
+    assert (
+        done.returncode == 2
+        and done.stderr.count("\n") == 1
+        and "expected no --variant and no --workdir" in done.stderr
     )
 
 
