@@ -21,6 +21,11 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
+def on_terminal(text: str) -> str:
+    """A line of `plain` texts and bold words, without any Markdown."""
+    return html.unescape(re.sub(r"\\([\\`*_])", r"\1", text.replace("**", "")))
+
+
 def number(p: float, digits: int = 4) -> str:
     """A p-value as text: "-" for NaN, and a bound if it is near 0 or 1."""
     if math.isnan(p):

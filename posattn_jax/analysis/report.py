@@ -23,7 +23,7 @@ import markdown
 
 from posattn_jax.analysis import tables
 from posattn_jax.analysis.findings import VERDICTS, Finding, Outcome, findings, outcomes, testable, told
-from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
+from posattn_jax.analysis.markdown_text import figure, interval_text, number, on_terminal, plain, table
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.analysis.runs import Complete, Runs, runs_file
 from posattn_jax.analysis.runs.joining import join
@@ -69,7 +69,7 @@ def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Co
     write_text(folder / "index.html", page)
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in told(runs, tested):
-        print(line.replace("**", ""))
+        print(on_terminal(line))
     for line in runs.missing:
         print(f"left out: {line}")
     print(f"report {folder / 'index.html'}: {len(runs.all)} runs")

@@ -167,15 +167,16 @@ def _against_seconds(runs: Runs) -> Figure | None:
         named = {name for h in runs.plan.hypotheses for name in h.names}
         shown = [name for name in shown if name in named] or shown
     curves = _drawable(runs, "seconds")
-    if not any(name in curves for name in shown):
+    shown = [name for name in shown if name in curves]
+    if not shown:
         return None
-    figure, (axis,) = panels(1, 1, 6.0, 3.8)
+    figure, (axis,) = panels(1, 1, 6.0, 3.8 + 0.2 * len(shown))  # the legend below may be long
     for i, name in enumerate(shown):
-        if curve := curves.get(name):
-            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **marks(curve, i))
+        curve = curves[name]
+        axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **marks(curve, i))
     axis.set(xlabel="seconds", ylabel=f"{runs.judged_by} {runs.plan.response}")
     axis.grid()
-    axis.legend()
+    figure.legend(loc="outside lower center")
     return figure
 
 

@@ -276,10 +276,11 @@ def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
     except (InputError, RunError) as error:
         print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
-    except OSError as error:  # such as a full disk
-        if error.filename is None:
+    except OSError as error:  # such as a full disk, which names no file
+        if error.errno is None:
             raise
-        print(f"posattn_jax: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"posattn_jax: error: {place}{error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("posattn_jax: stopped by SIGINT", file=sys.stderr)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posattn_jax.analysis import report
+from posattn_jax.analysis import report, sweep_figures
 from posattn_jax.analysis.findings import TWO_RUNS, VERDICTS, findings, outcomes, told, verdict
 from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
@@ -520,10 +520,11 @@ def test_runs_without_curves_and_with_longer_ones(folder, roughly_drawn):
     report.write(folder)
 
 
-def test_what_looks_like_markdown_or_html_is_text(folder, roughly_drawn):
+def test_what_looks_like_markdown_or_html_is_text(folder, roughly_drawn, capsys):
     labels = {"none": "a *span | x* <u>", "span": r"$\foo$ _b_", "half": "half"}
     strange = plan(
         question="Is sigma <b> & <.3?",
+        hypotheses=(Hypothesis(r"span_2d & *half* \_ <u>", "span", "half", "greater"),),
         treatments=tuple(Treatment(t.name, labels[t.name], t.fields) for t in plan().treatments),
     )
     write_plan(folder / "sweep.json", strange, {})
@@ -531,6 +532,19 @@ def test_what_looks_like_markdown_or_html_is_text(folder, roughly_drawn):
     page = (folder / "report" / "index.html").read_text()
     assert "<title>Is sigma &lt;b&gt; &amp; &lt;.3?</title>" in page
     assert "<td>a *span | x* &lt;u&gt;</td>" in page and "<em>b</em>" not in page
+    assert r"Supported. span_2d & *half* \_ <u>: the mean" in capsys.readouterr().out
+
+
+def test_a_legend_of_many_treatments_leaves_the_curves_their_room(tmp_path):
+    for i in range(28):
+        write_run(tmp_path / f"treatment_{i}" / "1", 0.5 + 0.01 * i, width=i)
+    figure = sweep_figures._against_seconds(read_runs(tmp_path))
+    assert figure is not None
+    figure.canvas.draw()
+    (axis,), (legend,) = figure.axes, figure.legends
+    assert axis.get_window_extent().height > 3 * figure.dpi
+    assert not axis.get_tightbbox().overlaps(legend.get_window_extent()) and len(legend.get_texts()) == 28
+    plt.close(figure)
 
 
 def test_a_damaged_plan_or_summary_is_named(folder):

@@ -1,3 +1,5 @@
+import errno
+
 import pytest
 from absl import flags
 from ml_collections import config_flags
@@ -7,6 +9,14 @@ from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import value_at
 from tests.support.command import ROOT
+
+
+def test_an_error_of_the_system_is_told_in_a_line(capsys):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")  # writing names no file
+
+    assert command_line.run(full, []) == 1
+    assert capsys.readouterr().err == "posattn_jax: error: No space left on device\n"
 
 
 def test_configs_of_earlier_versions_are_told_their_present_names(capsys):
