@@ -67,7 +67,7 @@ def main() -> None:
         again = [sys.executable, "-m", "benchmarks.compilers.layers_compiled", *sys.argv[1:]]
         os.execve(sys.executable, again, os.environ | OF_ALL)
     try:
-        parse_shape(options.shape)
+        parse_shape(options.shape, "shape")
         get_topology_desc(platform="cuda", target_config=GPUS[options.gpu].description, topology="1x1x1")
     except InputError as error:
         parser.error(str(error))

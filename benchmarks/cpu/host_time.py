@@ -59,8 +59,8 @@ def main() -> None:
     parser.add_argument("--dispatch_steps", type=int, default=16)
     parser.add_argument("--updates", type=int, default=800)
     options = parser.parse_args()
-    if options.dispatch_steps < 2 or options.updates < options.dispatch_steps:
-        parser.error("expected --dispatch_steps of at least 2, and as many --updates")
+    if options.seeds < 1 or options.dispatch_steps < 2 or options.updates < options.dispatch_steps:
+        parser.error("expected --seeds of at least 1, --dispatch_steps of at least 2, and as many --updates")
     took = host_ms(options.seeds, options.dispatch_steps, options.updates)
     print(markdown([[*took], [number(each) for each in took.values()]]))
 

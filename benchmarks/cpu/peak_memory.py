@@ -42,7 +42,7 @@ def resident_mib(highest: bool) -> float:
 def main(argv: list[str]) -> int:
     """Runs the implementation once; returns the exit code."""
     options = parse_flags(argv)
-    shape = parse_shape(options.shape)
+    shape = parse_shape(options.shape, "shape")
     point = Point(options.shape, shape, tuple(min(options.half, size - 1) for size in shape))
     arrays = make_inputs(point, options.batch, options.heads, options.head_dim, "float32")
     function = attention.make_function(options.implementation, point, arrays, backward=True, static=False)

@@ -83,18 +83,18 @@ def parse_points(shapes: list[str], spans: list[str], window: int | None = None)
     return points
 
 
-def parse_shape(name: str) -> tuple[int, ...]:
-    """ "2d64x32" -> (64, 32) and "2d32" -> (32, 32)."""
+def parse_shape(name: str, flag: str = "shapes") -> tuple[int, ...]:
+    """Of a flag: "2d64x32" -> (64, 32) and "2d32" -> (32, 32)."""
     match = re.fullmatch(rf"([1-{grid.MAX_DIMS}])d(\d+(?:x\d+)*)", name)
     if not match:
-        raise InputError(f"--shapes={name}: {SHAPE_HELP}")
+        raise InputError(f"--{flag}={name}: {SHAPE_HELP}")
     dims, sizes = int(match[1]), tuple(int(size) for size in match[2].split("x"))
     if len(sizes) == 1:
         sizes *= dims
     if len(sizes) != dims:
-        raise InputError(f"--shapes={name}: {len(sizes)} sizes for {dims} dimensions: {SHAPE_HELP}")
+        raise InputError(f"--{flag}={name}: {len(sizes)} sizes for {dims} dimensions: {SHAPE_HELP}")
     if math.prod(sizes) < 2:
-        raise InputError(f"--shapes={name}: expected at least 2 positions")
+        raise InputError(f"--{flag}={name}: expected at least 2 positions")
     return sizes
 
 

@@ -77,3 +77,5 @@ def test_peak_memory(capsys):
     assert peak_memory.run(["peak_memory", *arguments]) == 0
     assert len(re.findall(r"-?\d+", capsys.readouterr().out)) == 3
     assert peak_memory.run(["peak_memory", "--implementation=none"]) == 2
+    assert peak_memory.run(["peak_memory", "--shape=2x24"]) == 2
+    assert "error: --shape=2x24: expected such as" in capsys.readouterr().err
