@@ -161,9 +161,9 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
 
 
 def draw_profiles(runs: Runs) -> Figure | None:
-    """G through the central pixel along its row and its column, a line for every treatment; None for fewer than two.
+    """Spans through the central pixel along its row and column, a line for every treatment; None for fewer than two.
 
-    Outside a span it is 0.
+    A line is G, or 1 for a span without a Gaussian, and 0 outside of the span's box.
     """
     if len(runs.spans) < 2:
         return None
@@ -183,8 +183,8 @@ def draw_profiles(runs: Runs) -> Figure | None:
         axis.set_ylim(0, 1.05)
         axis.grid()
         whole_ticks(axis.xaxis)
-    axes[0].set_ylabel("G along a row")
-    axes[columns].set_ylabel("G along a column")
+    axes[0].set_ylabel("span along a row")
+    axes[columns].set_ylabel("span along a column")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure

@@ -50,7 +50,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         "span_profiles": (
             draw_profiles(runs),
             "Learned spans next to each other: the Gaussian through the central pixel after the best epoch, 0 outside "
-            "the span. Means over seeds.",
+            "the span; of other windows, such as a ramp, their box. Means over seeds.",
         ),
         "span_sizes": (_span_sizes(runs), "Learned spans with a mask, over epochs: means over seeds, and their range."),
         "comparison": (
