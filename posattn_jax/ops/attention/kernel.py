@@ -56,13 +56,12 @@ def is_learned(array: Any) -> bool:
 
 
 def half_spans(problem: Problem) -> Array:
-    """The half-spans [h|1 3], on the grid with three dimensions."""
-    before = grid.MAX_DIMS - len(problem.grid_shape)
-    if problem.sigma is None:
-        return jnp.asarray([(1,) * before + tuple(problem.grid_shape)], jnp.int32) - 1
-    reach = jnp.atleast_2d(problem.half_of(problem.sigma))
-    reach = jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32)
-    return jnp.pad(reach, [(0, 0), (before, 0)])
+    """The half-spans [h|1 3], on the grid with three dimensions; at most what E and beta hold."""
+    before, most = grid.MAX_DIMS - len(problem.grid_shape), jnp.asarray([problem.encoded_half], jnp.int32)
+    if problem.sigma is not None:
+        reach = jnp.atleast_2d(problem.half_of(problem.sigma))
+        most = jnp.minimum(jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32), most)
+    return jnp.pad(most, [(0, 0), (before, 0)])
 
 
 def segment_numbers(ids: SegmentIds) -> Array:

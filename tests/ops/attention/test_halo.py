@@ -153,6 +153,25 @@ def test_values_and_gradients_are_those_of_one_device(float64, grid_shape, num_d
     )
 
 
+@pytest.mark.parametrize("implementation", ["native", slow("tiled")])
+def test_a_span_as_wide_as_a_padded_grid_meets_no_other_encodings(implementation):
+    """14 rows of keys, of which one is padding: E of 13 rows is not read beyond its ends, where another E is."""
+    inputs = {name: jnp.asarray(x) for name, x in make_inputs((13,), dtype=np.float32).items()}
+    inputs["sigma"], encoding = jnp.array([0.9]), inputs.pop("relative_encoding")
+    options = {"grid_shape": (13,), "span_mode": "log_add"}
+    expected = relative_attention(**inputs, relative_encoding=encoding, **options)
+
+    @jax.jit
+    @jax.vmap
+    def cut(encoding):
+        return halo_attention(**inputs, relative_encoding=encoding, implementation=implementation, **options)
+
+    with jax.set_mesh(mesh_of(2)):
+        others = jnp.full_like(encoding, jnp.nan)
+        outputs = cut(jnp.stack([others, encoding, others]))
+    np.testing.assert_allclose(outputs[1], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_traced_span_over_its_bound_is_nan():
     inputs = jax.tree.map(jnp.asarray, make_inputs((8,), dtype=np.float32))
     with jax.set_mesh(mesh_of(4)):
