@@ -160,6 +160,11 @@ class Attention:
         """The outputs of the next position. The updated cache becomes an intermediate."""
         if arguments["value"] is None or self.dropout_rng is not None:
             raise ValueError("cache: expected no attention weights and no attention dropout")
+        if self.scores.is_pairwise:
+            raise ValueError("cache: expected no pair_scores and no limit among the terms' scores")
+        heads, expected = cache.value.shape[2], self.tokens.num_kv_heads
+        if heads != expected:
+            raise ValueError(f"cache of {heads} heads: expected {expected}, those of keys and values")
         outputs, self.intermediates["cache"] = decode(cache=cache, **arguments)
         return outputs
 

@@ -214,7 +214,8 @@ class PositionalSelfAttention(Composite):
             step=None if cache is None else cache.step,
             table_shape=() if cache is None else table_shape(grid_shape, cache.length),
         )
-        asked = {"mask": mask, "bias": bias, "dilation": self.dilation, "extra_heads": self.extra_heads}
+        asked = {"mask": mask, "bias": bias, "span_bound": span_bound}
+        asked |= {"dilation": self.dilation, "extra_heads": self.extra_heads}
         tokens.check_step(**{name: each is not None for name, each in asked.items()})
         given = {"mask": mask, "bias": bias, "span_bound": span_bound, "cache": cache}
         outputs, intermediates = self._attend(tokens, deterministic, return_weights=return_weights, **given)

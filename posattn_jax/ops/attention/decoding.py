@@ -130,12 +130,15 @@ def decode(
       The outputs [b 1 h d], NaN if the span reaches beyond the cache; and the cache with this place added.
 
     Raises:
-      ValueError: the cache is longer than the grid, or without a span shorter than the grid.
+      ValueError: the cache is longer than the grid, or without a span shorter than the grid, or its arrays do not fit.
     """
     place, length, needed = cache.step, cache.length, grid.num_positions(grid_shape)
     if length > needed or (sigma is None and length < needed):
         most = "exactly" if sigma is None else "at most"
         raise ValueError(f"cache of {length} positions: expected {most} {needed} for grid_shape={grid_shape}")
+    (b, _, h, d), heads = value.shape, cache.value.shape[2]
+    if cache.value.shape != (b, length, heads, d) or not heads or h % heads:
+        raise ValueError(f"cache of shape {cache.value.shape}: expected [{b} s k {d}], where k divides {h} heads")
     cache = cache.put(key, value)
     ages = (place - jnp.arange(length, dtype=place.dtype)) % length  # of the slots
     offsets = minus(grid.coordinates(place - ages, grid_shape), grid.coordinates(place, grid_shape))  # [s p]

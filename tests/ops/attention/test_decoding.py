@@ -25,6 +25,7 @@ from posattn_jax import (
     RampSpan,
     RelativeBias,
     RotaryContent,
+    Scores,
     SinusoidalEncoding,
     SirenEncoding,
     SpanConvolution,
@@ -233,6 +234,14 @@ def test_a_cache_does_not_grow_with_the_text():
     assert sizes[0] == sizes[1]
 
 
+def near(query, key, tokens):
+    """A term that shows only neighbours."""
+    return Scores(limit=(1,))
+
+
+near.needs = ()
+
+
 @pytest.mark.parametrize(
     "parts, fields, expected",
     [
@@ -240,6 +249,10 @@ def test_a_cache_does_not_grow_with_the_text():
         ({}, {"key_mask": jnp.ones((1, 1), bool)}, "without key_mask"),
         ({}, {"inputs": jnp.ones((1, 2, 8))}, "without inputs of 2 positions"),
         ({}, {"return_weights": True}, "no attention weights and no .*dropout"),
+        ({}, {"span_bound": (2,)}, "without span_bound"),
+        ({}, {"cache": Cache.empty(1, 3, 1, 4)}, "cache of 1 heads: expected 2"),
+        ({}, {"cache": Cache.empty(2, 3, 2, 4)}, r"cache of shape \(2, 3, 2, 4\): expected \[1 s k 4\]"),
+        ({"terms": (Content(), near)}, {}, "cache: expected no pair_scores and no limit"),
         ({"terms": (KeyPositional(KernelEncoding((3,))),)}, {}, "cache: expected None with KeyPositional"),
         ({"values": PlusDepthwise(DepthwiseConvolution((3,)))}, {}, "cache: .*DepthwiseConvolution"),
         ({"values": Translution()}, {}, "cache: expected None with Translution"),
