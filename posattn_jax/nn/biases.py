@@ -13,6 +13,9 @@ from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.biases import decay, over_buckets, slopes
+from posattn_jax.ops.precision import float32_or_better
+
+FASTEST = 64.0  # with a log_a of this or more each query sees itself alone; exp of 89 would be infinite
 
 
 class LinearBias(nn.Module):
@@ -60,15 +63,16 @@ class LearnedDecay(nn.Module, kw_only=True):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        if self.initial_decay <= 0:
-            raise ValueError(f"initial_decay={self.initial_decay}: expected more than 0")
+        if not 0 < self.initial_decay < math.inf:
+            raise ValueError(f"initial_decay={self.initial_decay}: expected a finite number of more than 0")
         super().__post_init__()
 
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         start = nn.initializers.constant(math.log(self.initial_decay))
         log_a = self.param("log_a", start, (tokens.num_heads,), self.param_dtype)
-        return Scores(relative_bias=decay(tokens.table_shape, jnp.exp(log_a), tokens.query_grid_shape))
+        rates = jnp.exp(jnp.minimum(log_a.astype(float32_or_better(log_a.dtype)), FASTEST))
+        return Scores(relative_bias=decay(tokens.table_shape, rates, tokens.query_grid_shape))
 
 
 class BucketedBias(nn.Module):

@@ -26,6 +26,7 @@ from posattn_jax.use import trained
 
 CHUNK = 64  # tokens that are generated before they are written
 FIRST = b"\n"  # stands for an empty prompt
+COLD = 1e-30  # below this temperature only the likeliest token has a probability, and 1 / temperature may overflow
 
 State = tuple[Kept, Float[Array, "b v"]]  # the caches, and the logits of the next token
 
@@ -79,11 +80,12 @@ class Generator:
         return jax.lax.scan(advance, state, (given, first + jnp.arange(CHUNK)))
 
     def _draw(self, logits: Float[Array, " v"], rng: Array) -> Int[Array, ""]:
-        if self.temperature == 0:
+        if self.temperature < COLD:
             return jnp.argmax(logits).astype(jnp.int32)
+        scaled = (logits - logits.max()) / self.temperature  # at most 0, so that it overflows to a probability of 0
         if self.top_k:
-            logits = jnp.where(logits >= jax.lax.top_k(logits, self.top_k)[0][-1], logits, -jnp.inf)
-        return jax.random.categorical(rng, logits / self.temperature).astype(jnp.int32)
+            scaled = jnp.where(logits >= jax.lax.top_k(logits, self.top_k)[0][-1], scaled, -jnp.inf)
+        return jax.random.categorical(rng, scaled).astype(jnp.int32)
 
 
 def generate(

@@ -282,8 +282,25 @@ def test_a_decay_multiplies_weights(grid_shape):
     expected = np.exp(-0.7 * np.linalg.norm(where[:, None] - where, axis=-1))
     expected /= expected.sum(-1, keepdims=True)
     np.testing.assert_allclose(intermediates["weights"][0], np.broadcast_to(expected, (H, n, n)), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"initial_decay=0.0"):
-        LearnedDecay(initial_decay=0.0)
+    for wrong in (0.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"initial_decay={wrong}: expected a finite"):
+            LearnedDecay(initial_decay=wrong)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
+def test_a_decay_of_any_size_is_a_number(dtype):
+    """Where exp(log_a) is infinite, each query sees itself alone; gradients are finite."""
+    layer = PositionalSelfAttention(H, terms=(LearnedDecay(param_dtype=dtype),))
+    inputs = jax.random.normal(jax.random.key(1), (1, 5, 4))
+    params = layer.init(jax.random.key(0), inputs)["params"]
+
+    def told(log_a):
+        return layer.apply({"params": params | {"terms_0": {"log_a": log_a}}}, inputs, return_weights=True)
+
+    weights = told(jnp.full(H, 90, dtype))[1]["weights"]
+    np.testing.assert_array_equal(weights[0], np.broadcast_to(np.eye(5), (H, 5, 5)))
+    gradient = jax.grad(lambda log_a: told(log_a)[0].sum())(jnp.full(H, 90, dtype))
+    np.testing.assert_array_equal(gradient, 0)
 
 
 @pytest.mark.parametrize("p", [1, 2])

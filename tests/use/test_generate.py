@@ -1,5 +1,6 @@
 """Text that goes on: exactly what the model says, whatever the chunks; options, and what is refused."""
 
+import functools
 import io
 
 import jax
@@ -68,6 +69,17 @@ def test_only_the_top_k_are_drawn(run):
     batch = {"tokens": jnp.asarray([PROMPT.tolist() + [0] * (16 - len(PROMPT))])}
     logits = np.asarray(jax.jit(run.task.apply)(run.params, batch)[0])[0, len(PROMPT) - 1]
     assert first == set(np.argsort(logits)[-3:].tolist())
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_temperatures_at_the_ends_of_their_range(run, top_k):
+    """Near 0 it is the likeliest token, also where logits / temperature overflows; infinite: any of the top k."""
+    logits, drawn = jnp.array([1.0, 5.0, 3.0, -2.0, 4.0]), {}
+    for temperature in (1e-50, 1e-38, 1e-20, 1e38, float("inf")):
+        draw = jax.jit(jax.vmap(functools.partial(Generator(run.task, run.params, temperature, top_k)._draw, logits)))
+        drawn[temperature] = set(draw(jax.random.split(jax.random.key(0), 99)).tolist())
+    assert drawn.pop(1e-50) == drawn.pop(1e-38) == drawn.pop(1e-20) == {1}
+    assert drawn.pop(1e38) == drawn.pop(float("inf")) == ({1, 4} if top_k else set(range(5)))
 
 
 def test_what_is_written(workdir, capsys, told_at_once):
