@@ -82,6 +82,8 @@ def _of_projections(
     for name, at in where.items():
         if name in each and at in own:
             found[at] = jnp.stack([each[name][part] for part in now], -3)
+            if found[at].shape != own[at].shape:  # other heads
+                return {}
     replaced: set[Part] = set()
     for below, part in _modules(layer, path):
         for name, stands_for in getattr(part, "replaces", {}).items():

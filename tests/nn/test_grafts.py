@@ -124,6 +124,13 @@ def test_rotary_places_have_no_neutral_value():
     assert np.abs(here - there).max() > 1e-3
 
 
+def test_a_layer_of_other_heads_begins_afresh():
+    model, other = layer(values=Translution()), PositionalSelfAttention(3, projections=LinearProjections())
+    found, _ = begun(model, other, INPUTS, GRID, num_class_tokens=1)
+    assert not found.made and ("projections", "kernel") in found.added
+    model.apply({"params": found.params}, INPUTS, GRID, num_class_tokens=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [slow(False), True])
 def test_a_model_tells_the_same(scan_layers):
