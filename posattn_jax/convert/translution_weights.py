@@ -64,8 +64,8 @@ def translution(
     use_output = f"{first}.0.to_out.0.weight" in weights.tensors
     if use_output and num_heads is None:
         raise InputError(f"{weights.path}: does not say how many heads it has: expected num_heads")
-    inner, heads = _inner(weights, f"{first}.0"), num_heads or 1
-    if inner % heads:
+    inner, heads = _inner(weights, f"{first}.0"), 1 if num_heads is None else num_heads
+    if heads < 1 or inner % heads:
         raise InputError(f"num_heads={heads}: does not divide {inner}, the width of queries in {weights.path}")
 
     def block(number: int) -> EncoderBlock:
@@ -83,7 +83,7 @@ def translution(
         absolute_positions="pos_embedding" in weights.tensors,
     )
     num_features, size = weights.shape("to_patch_embedding.2.weight", 2)[1], int(np.prod(patch_shape))
-    if num_features % size:
+    if size < 1 or num_features % size:
         raise InputError(f"patch_shape={tuple(patch_shape)}: {weights.path} has patches of {num_features} numbers")
     pixels = jnp.zeros((1, int(np.prod(grid_shape)), num_features // size))
     shapes = tensors.shapes_of(weights.path, model.init, pixels, tuple(grid_shape))

@@ -240,6 +240,8 @@ def test_what_the_code_has_not(tmp_path):
     [
         ({}, {"heads": None}, "expected num_heads"),
         ({}, {"heads": 5}, "num_heads=5: does not divide 6"),
+        ({}, {"heads": 0}, "num_heads=0: does not divide 6"),
+        ({}, {"patch_shape": (0, 2)}, r"patch_shape=\(0, 2\): .* 6 "),
         ({}, {"patch_shape": (2, 2)}, r"patch_shape=\(2, 2\): .* 6 "),
         ({}, {"grid_shape": (4, 4)}, r"to_v.unique_params .*\(24, 4, 6\)"),
         ({"translution.layers.0.0.to_q1.weight": np.zeros(1)}, {}, r"to_q1.weight \(1,\) has no place here"),
