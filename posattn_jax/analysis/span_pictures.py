@@ -59,13 +59,18 @@ def _window(log_window: np.ndarray) -> np.ndarray:
     return mean[len(mean) // 2 :][:1] if mean.ndim == 3 else mean
 
 
-def _title(layer: int, factor: np.ndarray, summary: Mapping[str, Any]) -> str:
-    names = ("",) if len(factor) == 1 else DIMENSIONS[len(factor)]
-    deviations = np.linalg.norm(factor, axis=1)
-    told = [f"{s:.2f}" if s < FLAT else f"above {FLAT}" for s in deviations]  # a window is a Gaussian that is flat
-    sigmas = (f"{name} {s}".strip() for name, s in zip(names, told, strict=True))
-    unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
-    symbol = "reach" if _is_box(summary) else "σ"
+def _title(layer: int, factors: np.ndarray, summary: Mapping[str, Any]) -> str:
+    """The layer, and the mean over heads of sigma or, of a span without a Gaussian, of the reach in positions."""
+    num_dims = len(summary["grid_shape"])
+    names = ("",) if num_dims == 1 else DIMENSIONS[num_dims]
+    if _is_box(summary):
+        symbol, values = "reach", np.mean([_half_spans(factor, summary) for factor in factors], axis=0)
+        told = [f"{half:.1f}".removesuffix(".0") for half in values]
+    else:
+        symbol, values = "σ", np.linalg.norm(np.mean(factors, axis=0), axis=1)
+        told = [f"{s:.2f}" if s < FLAT else f"above {FLAT}" for s in values]  # a window is a Gaussian that is flat
+    each = (f"{name} {value}".strip() for name, value in zip(names, told, strict=True))
+    unbroken = ", ".join(words.replace(" ", "\N{NO-BREAK SPACE}") for words in each)
     return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 28)
 
 
@@ -88,15 +93,16 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     offsets = np.stack(np.meshgrid(*ranges, indexing="ij"), -1)
     figure.suptitle("\n".join([*what_spans_saved(summary), ""]))
     for i, (axis, sigma, window) in enumerate(zip(axes, sigmas, windows, strict=True), start=1):
-        factor = mean_factor(sigma, len(grid))
+        heads, factor = factors(sigma, len(grid)), mean_factor(sigma, len(grid))
         gaussian = _gaussian(factor, offsets, summary) if window is None else _window(window)
-        axis.set_title(_title(i, factor, summary))
+        axis.set_title(_title(i, heads, summary))
         whole_ticks(axis.xaxis)
         if len(grid) == 1:
             (half,) = _half_spans(factor, summary)
             axis.axvspan(-half, half, color="0.9")
             axis.plot(ranges[0], gaussian, color=BLUE)
-            axis.set_title(f"{_title(i, factor, summary)}\nspan: {half:.0f} on each side")
+            if not _is_box(summary):
+                axis.set_title(f"{_title(i, heads, summary)}\nspan: {half:.0f} on each side")
             axis.set(xlabel="key - query (positions)", ylabel=what, ylim=(0, 1.05))
             continue
         whole_ticks(axis.yaxis)
@@ -104,7 +110,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         plane = gaussian.reshape(gaussian.shape[-2:])
         image = axis.imshow(plane, cmap=FROM_ZERO, vmin=0, vmax=1, extent=(-width, width, height, -height))
         own = {"clip_on": False, "zorder": 3}  # so that a box as large as the panel is visible
-        boxes = {tuple(_half_spans(each, summary)[-2:]) for each in factors(sigma, len(grid))}
+        boxes = {tuple(_half_spans(each, summary)[-2:]) for each in heads}
         for rows, columns in boxes:
             _outline(axis, columns + 0.5, rows + 0.5, color=BLUE, linewidth=1.8, label="the spans of the heads", **own)
         if summary["initial_sigma"] is not None:
@@ -157,7 +163,7 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
-    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor, summary))
+    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor[None], summary))
 
 
 def draw_profiles(runs: Runs) -> Figure | None:

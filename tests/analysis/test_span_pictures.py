@@ -35,3 +35,4 @@ def test_a_learned_window_is_drawn_as_it_is():
     for more, expected in (({}, [0, 1, 1, 1, 1, 1, 0]), ({"block_0/log_window": np.log(m + 1e-30)}, m.mean(1))):
         (axis,) = [axis for axis in on_grid(positions | more, summary).axes if axis.get_ylabel() == "window"]
         np.testing.assert_allclose(axis.lines[0].get_ydata(), expected, atol=1e-6)
+        assert axis.get_title() == "layer 1\nreach: 2"
