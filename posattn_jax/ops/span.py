@@ -179,7 +179,7 @@ def half_span(
     check_threshold(threshold)
     keys, queries = np.asarray(grid_shape), np.asarray(grid.check_query_grid(grid_shape, query_grid_shape))
     reach = np.ceil(keys - 0.5 - keys / (2 * queries))  # the last key from the first query: S - 1 on one grid
-    deviation = deviations(jax.lax.stop_gradient(sigma))
+    deviation = jax.lax.stop_gradient(deviations(sigma))
     if threshold <= 0:
         return jnp.broadcast_to(jnp.asarray(reach, deviation.dtype), deviation.shape)
     unit = np.maximum(np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0, 1)
