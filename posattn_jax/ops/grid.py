@@ -1,6 +1,7 @@
 """Positions on an n-D grid, their offsets in positions and in normalised units, and arrays that they index."""
 
 import math
+import operator
 from typing import Any
 
 import jax
@@ -86,10 +87,9 @@ def positions(grid_shape: Shape) -> np.ndarray:
 
 
 def coordinates(places: Int[Array, "..."], grid_shape: Shape) -> Int[Array, "... p"]:
-    """The coordinates of places in row-major order, traced or not; in one dimension places may be off the grid."""
-    if len(grid_shape) == 1:
-        return jnp.asarray(places)[..., None]
-    return jnp.stack(jnp.unravel_index(jnp.maximum(places, 0), tuple(grid_shape)), -1)
+    """The coordinates of places in row-major order; along the first dimension places may be off the grid."""
+    along = [places // int(stride) for stride in strides(grid_shape)]
+    return jnp.stack([along[0], *map(operator.mod, along[1:], grid_shape[1:])], -1)
 
 
 def strides(grid_shape: Shape) -> np.ndarray:

@@ -116,8 +116,8 @@ def decode(
 ) -> tuple[Query, Cache]:
     """The outputs of the next place t: the last row of `relative_attention` with is_causal=True on places 0 to t.
 
-    Cost and memory depend on the length of the cache, and so on the span; they do not grow with t. In one dimension t
-    may lie beyond the grid: S is then only the unit of sigma.
+    Cost and memory depend on the length of the cache, and so on the span; they do not grow with t. t may lie beyond the
+    grid, along its first dimension: S is then only the unit of sigma, and the limit of offsets.
 
     Args:
       query, key, value: those of place t = cache.step, [b 1 h d]; key None leaves out the content term.
@@ -150,7 +150,7 @@ def decode(
         """[*R ...] -> [s ...]"""
         return array.reshape(-1, *array.shape[len(table) :])[rows]
 
-    query, attended = query[:, 0], [ages <= place]
+    query, attended = query[:, 0], [ages <= place, jnp.all(jnp.abs(offsets) <= last, axis=-1)]
     logits: Array = jnp.zeros((*query.shape[:2], length), float32_or_better(query.dtype))
     if key is not None:
         content = query if content_bias is None else plus(query, content_bias)

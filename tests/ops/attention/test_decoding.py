@@ -135,10 +135,17 @@ def test_terms_may_be_left_out(float64, left_out):
 
 
 def test_places_beyond_the_grid_see_as_far_as_those_on_it(float64):
-    """In one dimension: 20 places of the unit of 9 are those of a grid of 20 in this unit."""
+    """20 places of the unit of 9 are those of a grid of 20 in this unit; rows follow those of a grid likewise."""
     inputs = make_inputs((20,)) | {"sigma": np.array([0.15])}
     _, outputs = decode_all(inputs, (9,), 4)
     expected = causal_oracle(inputs, (20,), reference_shape=(9,))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+    inputs = make_inputs((5, 3), span=False)
+    _, outputs = decode_all(inputs, (2, 3), 6)
+    places = oracle.positions((5, 3))
+    offsets = np.array([[np.subtract(s, t) for s in places] for t in places])
+    cached = np.subtract.outer(np.arange(15), np.arange(15)) < 6  # the slots of a cache of 6
+    expected = causal_oracle(inputs, (5, 3), mask=((np.abs(offsets[..., 0]) < 2) & cached)[None, None])
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
 
 
