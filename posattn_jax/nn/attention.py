@@ -235,9 +235,12 @@ class PositionalSelfAttention(Composite):
         """The outputs [b t c] and the intermediates; `of_call` are fields of `Attention`."""
         self._check(tokens)
         is_cut = jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
+        is_step, bound = of_call.get("cache") is not None, of_call.get("span_bound")
+        if is_cut and not is_step:
+            tokens = tokens.cut_within(bound)  # before the span, whose window is a table too
         span = None if self.span is None else self.span(tokens)
-        if of_call.get("cache") is None:
-            tokens = tokens.seen_within(span, of_call.get("span_bound"), is_cut)
+        if not (is_cut or is_step):
+            tokens = tokens.seen_within(span, bound)
 
         projections = self.projections
         if projections is None:

@@ -167,11 +167,13 @@ class Tokens:
         if self.step is not None and obstacle is not None:
             raise ValueError(f"cache: expected causal attention of one position, without {obstacle}")
 
-    def seen_within(self, span: Extent | None, span_bound: Shape | None, is_cut: bool) -> "Tokens":
-        """The same tokens with the reach of this span; for a split grid, with a `table_shape` within its bound."""
-        if is_cut:
-            near = (min(b + 1, s) for b, s in zip(span_bound or self.grid_shape, self.grid_shape, strict=True))
-            return dataclasses.replace(self, table_shape=tuple(near))
+    def cut_within(self, span_bound: Shape | None) -> "Tokens":
+        """The same tokens of a split grid, with a `table_shape` within this bound of the span."""
+        near = (min(b + 1, s) for b, s in zip(span_bound or self.grid_shape, self.grid_shape, strict=True))
+        return dataclasses.replace(self, table_shape=tuple(near))
+
+    def seen_within(self, span: Extent | None, span_bound: Shape | None) -> "Tokens":
+        """The same tokens with the reach of this span."""
         if span is None or self.query_grid_shape is not None:
             return self
         if self.positions is not None:

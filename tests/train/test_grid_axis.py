@@ -13,7 +13,7 @@ from posattn_jax.nn.biases import LinearBias
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import GaussianSpan, RampSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias, RotaryContent
 from posattn_jax.nn.translution import Translution
 from posattn_jax.system.files import read_metrics
@@ -135,6 +135,22 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
     (name,) = made.keys() - {"sigma"}
     middle = tuple(slice(size - 2, size + 1) for size in grid_shape)
     np.testing.assert_allclose(cut_made[name], made[name][middle], atol=1e-6)
+
+
+def test_learned_windows_of_a_cut_grid():
+    """Whose window is a table next to those of the terms, for the offsets within the bound alone."""
+    layer = make_layer(terms=(Content(), LinearBias()), span=RampSpan(initial_width=0.3))
+    inputs = jax.random.normal(jax.random.key(0), (2, 10, 8))
+    params = made_params(lambda: layer.init(jax.random.key(1), inputs)["params"])
+    params["span"]["log_width"] = jnp.log(jnp.array([[0.3], [0.2]]))
+    loss = jax.jit(
+        jax.value_and_grad(lambda params: (layer.apply({"params": params}, inputs, span_bound=(2,)) ** 2).sum())
+    )
+    whole = loss(params)
+    loss.clear_cache()
+    with jax.set_mesh(MeshAxes(4, 1, 1, 2).make()):
+        cut = loss(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), cut, whole)
 
 
 @pytest.mark.parametrize(
