@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import pathlib
 import zipfile
 from collections.abc import Mapping
@@ -35,19 +36,20 @@ class Weights:
     config: dict[str, Any]
 
     def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
-        """The shape of a tensor. Raises InputError if it is missing, or has another number of axes."""
+        """The shape of a tensor. Raises InputError if it is missing or empty, or has another number of axes."""
         if name not in self.tensors:
             raise InputError(f"{self.path}: {name} is missing")
         shape = tuple(self.tensors[name].shape)
         if len(shape) != num_axes:
             raise InputError(f"{self.path}: {name} is {shape}, expected {num_axes} sizes")
+        if 0 in shape:
+            raise InputError(f"{self.path}: {name} is {shape}, expected sizes of at least 1")
         return shape
 
     def setting(self, name: str, default: Any) -> Any:
-        """An entry of config.json; the default if it is missing or null. Raises InputError if its type is another."""
+        """An entry of config.json; the default if it is missing or null. InputError if its kind is another (`is_a`)."""
         value = default if self.config.get(name) is None else self.config[name]
-        kinds = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+        if not is_a(type(default), value):
             where = self.path.with_name(CONFIG)
             raise InputError(f"{where}: {name}={value!r}: expected a value such as {default!r}")
         return value
@@ -104,6 +106,13 @@ class Weights:
         """One more than the largest number between `before` and `after` in the names of tensors."""
         numbers = [name.removeprefix(before).partition(after)[0] for name in self.tensors if name.startswith(before)]
         return max((int(each) + 1 for each in numbers if each.isdecimal()), default=0)
+
+
+def is_a(kind: type, value: Any) -> bool:
+    """Whether an entry of a config is of this kind. A float may be an int; it is finite and at least 0."""
+    if isinstance(value, bool) or kind is not float:
+        return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def read(given: str | pathlib.Path) -> Weights:

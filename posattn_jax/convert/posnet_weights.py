@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from posattn_jax.convert import files, tensors
 from posattn_jax.convert.blocks import check_alike
-from posattn_jax.convert.files import Weights
+from posattn_jax.convert.files import Weights, is_a
 from posattn_jax.convert.posnet_names import embeddings, entries
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.blocks import SequenceBlock
@@ -36,6 +36,12 @@ ONLY = {  # the only supported values of these fields of a config
     "fnet_dec_self_att": False,
     "just_like_fnet": False,
 }
+KINDS: dict[str, type] = dict.fromkeys(
+    ("encL", "decL", "model_dim", "ff_dim", "nHeads", "max_sentence_length", "K"), int
+)
+KINDS |= dict.fromkeys(("dropout", "length_ratio", "std"), float)
+KINDS |= dict.fromkeys(("tiew", "K_per_layer", "gating", "only_rel_attention", "global_context", "use_glu"), bool)
+KIND_NAMES = {int: "a whole number", float: "a number of at least 0", bool: "True or False"}
 # The score of a query and a key.
 DOT_PRODUCTS: dict[str, dict[str, Any]] = {
     "attention": {},
@@ -71,6 +77,8 @@ def posnet(path: str | pathlib.Path, pad_id: int, **config: Any) -> tuple[Encode
     source, target, _ = (weights.shape(name, 2)[0] for name in embeddings(family))
     weights.check(_sizes(weights, family))
     weights.heads("nHeads", 1, weights.shape(embeddings(family)[0], 2)[1])
+    if pad_id not in range(source):
+        raise InputError(f"{pad_id=}: expected one of the {source} ids of the source in {weights.path}")
     model = _model(config, weights.path, source, target, pad_id)
     ids = jnp.zeros((1, 1), jnp.int32)
     shapes = tensors.shapes_of(weights.path, model.init, ids, ids)
@@ -126,6 +134,8 @@ class _Config:
             raise InputError(f"{self.where}: the config says no {name}")
         if allowed and value not in allowed:
             raise InputError(f"{self.where}: {name}={value!r}: expected {', '.join(map(repr, allowed))}")
+        if name in KINDS and not is_a(KINDS[name], value):
+            raise InputError(f"{self.where}: {name}={value!r}: expected {KIND_NAMES[KINDS[name]]}")
         return value
 
 
@@ -137,8 +147,8 @@ def _model(
     epsilon = {"layer_norm_epsilon": EPSILON * (width - 1) / width}
     length, most = of("max_sentence_length"), max(of("encL"), of("decL"))
     contexts = of("Ks") if of("K_per_layer", False) else [of("K", 16)] * most
-    if len(contexts) < most:
-        raise InputError(f"{where}: Ks has {len(contexts)} numbers: expected {most}")
+    if not isinstance(contexts, list) or len(contexts) < most or not all(is_a(int, each) for each in contexts):
+        raise InputError(f"{where}: Ks={contexts!r}: expected {most} whole numbers")
 
     def block(number: int, place: str) -> SequenceBlock:
         context = contexts[number]

@@ -4,10 +4,10 @@ import logging
 import pathlib
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.convert import files
+from posattn_jax.convert import files, tensors
+from posattn_jax.convert.tensors import same
 from posattn_jax.nn.biases import BucketedBias
 from posattn_jax.system.errors import InputError
 
@@ -30,7 +30,7 @@ def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
 
     Raises:
       InputError: there is no such file, it has no table, or it has a table for each layer (UMT5), or its
-        config.json has other numbers of buckets or heads than the table.
+        config.json has other numbers of buckets or heads than the table, or a distance that is too small.
     """
     weights = files.read(path)
     if TABLE not in weights.tensors:
@@ -41,9 +41,13 @@ def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
     weights.check({NUM_BUCKETS: num_buckets, "num_heads": num_heads})
     if len(weights.tensors) > 1:
         _logger.warning("%s: left out: %d tensors other than %s", weights.path, len(weights.tensors) - 1, TABLE)
-    table = np.asarray(weights.tensors[TABLE], np.float32)
-    term = BucketedBias(len(table), weights.setting(MAX_DISTANCE, 128))
-    return term, {"table": jnp.asarray(table)}
+    table = {TABLE: weights.tensors[TABLE]}
+    params = tensors.take([same("table", TABLE)], {"table": table[TABLE]}, table, weights.path)
+    max_distance = weights.setting(MAX_DISTANCE, 128)
+    try:
+        return BucketedBias(num_buckets, max_distance), params
+    except ValueError as error:
+        raise InputError(f"{weights.path}: {error}") from error
 
 
 def save_t5_bias(folder: str | pathlib.Path, term: BucketedBias, params: dict[str, Any]) -> pathlib.Path:

@@ -94,7 +94,7 @@ def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, sp
       spare: a pattern for the names of tensors that may be left out, with a warning. All others need an entry.
 
     Raises:
-      InputError: tensors are missing, have another shape, or are unknown. The message lists them.
+      InputError: tensors are missing, have another shape, hold no floats, or are unknown. The message lists them.
     """
     flat = flax.traverse_util.flatten_dict(shapes, sep="/")
     expected = _shapes_of_theirs(entries, flat)
@@ -102,6 +102,11 @@ def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, sp
         f"{name} is {_shape(tensors[name]) if name in tensors else 'missing'}, expected {shape}"
         for name, shape in expected.items()
         if name not in tensors or _shape(tensors[name]) != shape
+    ]
+    weights = [name for entry in entries if entry.ours for name in entry.theirs if name in tensors]
+    given = {name: tensors[name].dtype for name in weights}
+    wrong += [
+        f"{n} is {dtype}, expected floats" for n, dtype in given.items() if not jnp.issubdtype(dtype, jnp.floating)
     ]
     left_out = {name: _shape(tensor) for name, tensor in tensors.items() if name not in expected}
     wrong += [f"{name} {shape} has no place here" for name, shape in left_out.items() if not re.fullmatch(spare, name)]

@@ -21,6 +21,7 @@ from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.relative_content import RelativeContent
 from posattn_jax.nn.terms import Content, RotaryContent, by_name
 from posattn_jax.nn.translution import LowRankTranslution, Translution
+from posattn_jax.ops.grid import check_grid
 from posattn_jax.system.errors import InputError
 
 STACKS = ("translution", "transformer")
@@ -56,6 +57,10 @@ def translution(
       InputError: there is no such file, it has another model, or tensors are missing, of another shape, or unknown. Or
         the number of heads is missing, or does not divide the width of queries.
     """
+    try:
+        grid_shape, patch_shape = check_grid(grid_shape), check_grid(patch_shape, "patch_shape")
+    except ValueError as error:
+        raise InputError(str(error)) from error
     weights = files.read(path)
     stack = next((each for each in STACKS if f"{each}.layers.0.0.norm.weight" in weights.tensors), None)
     if stack is None:
@@ -79,14 +84,14 @@ def translution(
         num_classes,
         width,
         tuple(block(number) for number in range(weights.count(f"{stack}.layers."))),
-        tuple(patch_shape),
+        patch_shape,
         absolute_positions="pos_embedding" in weights.tensors,
     )
-    num_features, size = weights.shape("to_patch_embedding.2.weight", 2)[1], int(np.prod(patch_shape))
-    if size < 1 or num_features % size:
-        raise InputError(f"patch_shape={tuple(patch_shape)}: {weights.path} has patches of {num_features} numbers")
-    pixels = jnp.zeros((1, int(np.prod(grid_shape)), num_features // size))
-    shapes = tensors.shapes_of(weights.path, model.init, pixels, tuple(grid_shape))
+    num_features, size = weights.shape("to_patch_embedding.2.weight", 2)[1], math.prod(patch_shape)
+    if num_features % size:
+        raise InputError(f"patch_shape={patch_shape}: {weights.path} has patches of {num_features} numbers")
+    pixels = jnp.zeros((1, math.prod(grid_shape), num_features // size))
+    shapes = tensors.shapes_of(weights.path, model.init, pixels, grid_shape)
     found = _entries(model, stack, grid_shape, is_transposed)
     return model, tensors.take(found, shapes, weights.tensors, weights.path, SPARE)
 

@@ -12,7 +12,7 @@ from posattn_jax.axes import Key, Query
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.biases import decay, over_buckets, slopes
+from posattn_jax.ops.biases import check_buckets, decay, over_buckets, slopes
 from posattn_jax.ops.precision import float32_or_better
 
 FASTEST = 64.0  # with a log_a of this or more each query sees itself alone; exp of 89 would be infinite
@@ -102,6 +102,10 @@ class BucketedBias(nn.Module):
     max_distance: int = 128
     bias_init: Initializer = nn.initializers.zeros
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_buckets(self.num_buckets, self.max_distance)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:

@@ -50,17 +50,22 @@ def buckets(offsets: np.ndarray, num_buckets: int, max_distance: int) -> np.ndar
     Raises:
       ValueError: an odd number of buckets, fewer than 4, or a `max_distance` of at most e.
     """
-    if num_buckets < 4 or num_buckets % 2:
-        raise ValueError(f"num_buckets={num_buckets}: expected an even number from 4 on")
+    check_buckets(num_buckets, max_distance)
     each = num_buckets // 2
     exact = each // 2
-    if max_distance <= exact:
-        raise ValueError(f"max_distance={max_distance}: expected more than num_buckets // 4 = {exact}")
     distance = np.abs(offsets)
     ratio = np.maximum(distance, exact).astype(np.float32) / np.float32(exact)
     far = np.log(ratio) / np.float32(math.log(max_distance / exact)) * np.float32(each - exact)
     shared = np.minimum(each - 1, exact + far.astype(np.int64))
     return each * (offsets > 0) + np.where(distance < exact, distance, shared)
+
+
+def check_buckets(num_buckets: int, max_distance: int) -> None:
+    """ValueError for sizes that `buckets` refuses."""
+    if num_buckets < 4 or num_buckets % 2:
+        raise ValueError(f"num_buckets={num_buckets}: expected an even number from 4 on")
+    if not max_distance > num_buckets // 4:
+        raise ValueError(f"max_distance={max_distance}: expected more than num_buckets // 4 = {num_buckets // 4}")
 
 
 def over_buckets(table: Float[Array, "*n h"], grid_shape: Shape, max_distance: int) -> RelativeBias:

@@ -188,6 +188,12 @@ def test_what_does_not_fit(tmp_path, caplog):
     assert "left out: transformer.layers.0.0.self_attn" in caplog.text
     with pytest.raises(InputError, match=r"transformer.layers.0.1.x \(1,\)"):
         read(tmp_path, tensors | {"transformer.layers.0.1.x": np.zeros(1)})
+    name = "transformer.layers.0.0.norm1.weight"
+    with pytest.raises(InputError, match=f"{name} is int8, expected floats"):
+        read(tmp_path, tensors | {name: tensors[name].astype(np.int8)})
+    name = "input_net.1.weight"
+    with pytest.raises(InputError, match=rf"{name} is \(0, \d\), expected sizes of at least 1"):
+        read(tmp_path, tensors | {name: tensors[name][:0]})
     with pytest.raises(InputError, match="no classifier of posattn"):
         read(tmp_path, {"a": np.zeros(1)})
     model = Classifier(2, 6, (EncoderBlock(PositionalSelfAttention(2), 5),))

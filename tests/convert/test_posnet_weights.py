@@ -1,5 +1,7 @@
 """PosNet and its rivals (Schmidt 2023): state dicts by the names of the authors' code, and its formulas in loops."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +85,12 @@ def test_log_probabilities_are_those_of_the_formulas_and_there_and_back(tmp_path
         ({"gating_o": "sigmoid"}, "gating_o='sigmoid'"),
         ({"gating_g": "glu"}, "gating_g='glu': .*'gelu'"),
         ({"use_pos_embed": False}, "use_pos_embed=False"),
-        ({"K_per_layer": True, "Ks": []}, "Ks has 0 numbers: expected 1"),
+        ({"K_per_layer": True, "Ks": []}, r"Ks=\[\]: expected 1 whole numbers"),
+        ({"K_per_layer": True, "Ks": 2}, "Ks=2: expected 1 whole numbers"),
+        ({"encL": [1]}, r"encL=\[1\]: expected a whole number"),
+        ({"dropout": "1e-1"}, "dropout='1e-1': expected a number of at least 0"),  # as YAML reads 1e-1
+        ({"length_ratio": math.nan}, "length_ratio=nan: expected a number of at least 0"),
+        ({"tiew": "False"}, "tiew='False': expected True or False"),
         ({"K": 3}, "K=3 in its config, but 2 in its tensors$"),
         ({"K_per_layer": True, "Ks": [1]}, "Ks.0=1 .*but 2 "),
         ({"encL": 2}, "encL=2 .*but 1 "),
@@ -109,6 +116,14 @@ def test_numbers_of_weights_that_are_tables(tmp_path, name, config):
     ((field, given),) = config.items()
     with pytest.raises(InputError, match=f"{field}={given} .*but 2 "):
         read(tmp_path, theirs.state(), known | config)
+
+
+@pytest.mark.parametrize("pad_id", [-1, WORDS])
+def test_padding_that_is_no_word(tmp_path, pad_id):
+    config, theirs = code("rposnet")
+    safetensors.save_file(theirs.state(), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=f"pad_id={pad_id}: expected one of the {WORDS} ids"):
+        convert.posnet(tmp_path, pad_id, **config)
 
 
 def test_three_matrices_are_not_one(tmp_path):

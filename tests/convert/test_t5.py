@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from posattn_jax import convert
+from posattn_jax import BucketedBias, convert
 from posattn_jax.ops.biases import buckets
 from posattn_jax.system.errors import InputError
 from tests.support.made_tokens import made_tokens
@@ -65,6 +65,15 @@ def test_a_config_that_contradicts_its_table(tmp_path, name, given, own):
         convert.t5_bias(tmp_path / "t5")
 
 
+def test_a_distance_that_is_too_small(tmp_path):
+    """Told where it is read, not at the first use."""
+    shutil.copytree(MADE / "t5", tmp_path / "t5")
+    saved = json.loads((tmp_path / "t5" / "config.json").read_text())
+    (tmp_path / "t5" / "config.json").write_text(json.dumps(saved | {"relative_attention_max_distance": 1}))
+    with pytest.raises(InputError, match="model.safetensors: max_distance=1: expected more than"):
+        convert.t5_bias(tmp_path / "t5")
+
+
 def test_the_rest_of_the_model_is_left_out_with_a_warning(caplog):
     number = len(safetensors.load_file(MADE / "t5" / "model.safetensors")) - 1
     convert.t5_bias(MADE / "t5")
@@ -87,3 +96,5 @@ def test_no_t5():
 def test_buckets_that_cannot_be(num_buckets, max_distance, message):
     with pytest.raises(ValueError, match=message):
         buckets(np.arange(3), num_buckets, max_distance)
+    with pytest.raises(ValueError, match=message):
+        BucketedBias(num_buckets, max_distance)

@@ -48,6 +48,8 @@ class Cache(NamedTuple):
         cls, batch_size: int, length: int, num_heads: int, head_dim: int, dtype: DTypeLike = jnp.float32
     ) -> "Cache":
         """A cache before the first place. `length`: see `cache_length`; `num_heads`: the heads of keys and values."""
+        if length < 1:
+            raise ValueError(f"length={length}: expected at least 1")
         key, value = (jnp.zeros((batch_size, length, num_heads, head_dim), dtype) for _ in range(2))
         return cls(key, value, jnp.zeros((), jnp.int32))
 

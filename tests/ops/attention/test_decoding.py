@@ -45,6 +45,11 @@ from tests.support.slow import slow
 OF_A_PLACE = ("query", "key", "value")
 
 
+def test_a_cache_of_no_places():
+    with pytest.raises(ValueError, match="length=0: expected at least 1"):
+        Cache.empty(B, 0, H, D)
+
+
 def decode_all(inputs, grid_shape, length, **options):
     """The outputs of every place, one after the other; tables are cut to what the cache can meet."""
     given = {name: jnp.asarray(array) for name, array in inputs.items()}
