@@ -142,7 +142,7 @@ class Attention:
         if self.grid_axis is not None:
             self._check_axis(problem)
             if self.is_cut:
-                return attend_cut(problem, self.implementation, self.grid_axis, example_axes(len(query))), None
+                return attend_cut(problem, self.implementation, self.grid_axis, example_axes(query.shape[0])), None
         outputs, weights = each_its_own(lambda own: attend(own, self.implementation), problem)
         if self.return_weights:
             self.intermediates["weights"] = weights

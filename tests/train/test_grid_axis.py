@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import PartitionSpec
 
 from posattn_jax.data.images import GridImages
@@ -151,6 +152,17 @@ def test_learned_windows_of_a_cut_grid():
     with jax.set_mesh(MeshAxes(4, 1, 1, 2).make()):
         cut = loss(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), cut, whole)
+
+
+def test_a_batch_of_any_size_is_not_cut(unchecked):
+    layer, inputs = make_layer(terms=(Content(),)), jnp.zeros((1, 6, 8))
+    params = jax.eval_shape(layer.init, jax.random.key(0), inputs)
+    batch = jax.ShapeDtypeStruct((*export.symbolic_shape("b"), 6, 8), inputs.dtype)
+    with (
+        jax.set_mesh(MeshAxes(4, 1, 1, 2).make()),
+        pytest.raises(ValueError, match="symbolic size: expected a plain number where the grid is cut"),
+    ):
+        export.export(jax.jit(lambda *given: layer.apply(*given, span_bound=(1,))))(params, batch)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 from jax.sharding import PartitionSpec
 
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
@@ -201,6 +202,8 @@ def attend_cut(problem: Problem, implementation: str, axis_name: str, batch_axes
     if implementation not in CUT_IMPLEMENTATIONS:
         known = ", ".join(sorted(CUT_IMPLEMENTATIONS))
         raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
+    if is_symbolic_dim(problem.query.shape[0]):  # XLA would crash where such a program runs
+        raise ValueError("the batch has a symbolic size: expected a plain number where the grid is cut")
     shape, bound = problem.grid_shape, tuple(problem.span_bound or ())
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
     if exchange.gathers:
