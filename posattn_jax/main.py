@@ -473,6 +473,8 @@ def run(argv: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if command_line.reader_has_left(error):
+            return 128 + signal.SIGPIPE
         exit_code = getattr(error, "exit_code", None)
         if exit_code is not None:
             print(f"posattn_jax: {_one_line(error)}", file=sys.stderr)

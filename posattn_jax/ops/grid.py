@@ -29,9 +29,13 @@ def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
         )
     if getattr(grid_shape, "ndim", 1) != 1 or not len(_sizes(grid_shape)):
         raise ValueError(f"{name} is {_shown(grid_shape)}: expected one to {MAX_DIMS} sizes, such as (16, 12)")
-    shape = tuple(int(size) for size in grid_shape)
-    if not 1 <= len(shape) <= MAX_DIMS or min(shape) < 1:
-        raise ValueError(f"{name}={tuple(grid_shape)}: expected one to {MAX_DIMS} sizes, each at least 1")
+    given = tuple(grid_shape)
+    try:
+        shape = tuple(map(int, given))
+    except (TypeError, ValueError, OverflowError):  # such as a text, NaN or inf
+        shape = ()
+    if not 1 <= len(shape) <= MAX_DIMS or min(shape) < 1 or shape != given:
+        raise ValueError(f"{name}={given}: expected one to {MAX_DIMS} sizes, whole numbers of at least 1")
     return shape
 
 

@@ -5,8 +5,10 @@ import difflib
 import importlib.util
 import itertools
 import math
+import os
 import pathlib
 import re
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -268,6 +270,18 @@ def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
     return folder
 
 
+def reader_has_left(error: Exception) -> bool:
+    """Whether an error is that the reader of stdout, such as head, has ended. Then nothing more is written there."""
+    if not isinstance(error, BrokenPipeError):
+        return False
+    pipe = select.poll()
+    pipe.register(sys.stdout.fileno(), 0)  # of errors alone
+    if not pipe.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
 def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
     """Runs `main`, and prints an error in one line; returns the exit code."""
     try:
@@ -277,6 +291,8 @@ def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
         print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except OSError as error:  # such as a full disk, which names no file
+        if reader_has_left(error):
+            return 128 + signal.SIGPIPE
         if error.errno is None:
             raise
         place = "" if error.filename is None else f"{error.filename}: "

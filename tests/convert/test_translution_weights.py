@@ -241,7 +241,7 @@ def test_what_the_code_has_not(tmp_path):
         ({}, {"heads": None}, "expected num_heads"),
         ({}, {"heads": 5}, "num_heads=5: does not divide 6"),
         ({}, {"heads": 0}, "num_heads=0: does not divide 6"),
-        ({}, {"patch_shape": (0, 2)}, r"patch_shape=\(0, 2\): .*each at least 1"),
+        ({}, {"patch_shape": (0, 2)}, r"patch_shape=\(0, 2\): .*at least 1"),
         ({}, {"patch_shape": 2}, "patch_shape is 2: expected one to 3 sizes"),
         ({}, {"grid_shape": 4}, "grid_shape is 4: expected one to 3 sizes"),
         ({}, {"patch_shape": (2, 2)}, r"patch_shape=\(2, 2\): .* 6 "),

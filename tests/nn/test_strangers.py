@@ -87,6 +87,8 @@ def five_axes():
         (lambda: init(dilation=2), "dilation=2"),
         (lambda: init(span=7), "span=7"),
         (lambda: init(12), r"grid_shape is 12: .*\(16, 12\)"),
+        (lambda: init((3.5, 4)), r"grid_shape=\(3.5, 4\): .*whole numbers"),
+        (lambda: init("34"), r"grid_shape=\('3', '4'\): .*whole numbers"),
         (lambda: init(INPUTS), "grid_shape is an array .*PositionalCrossAttention"),
         (lambda: jax.jit(lambda n: init((n, 4)))(3), "grid_shape is traced: expected plain numbers"),
         (lambda: jax.jit(init)(jnp.array([3, 4])), "grid_shape is traced: expected plain numbers"),

@@ -1,4 +1,5 @@
 import errno
+import os
 
 import pytest
 from absl import flags
@@ -17,6 +18,21 @@ def test_an_error_of_the_system_is_told_in_a_line(capsys):
 
     assert command_line.run(full, []) == 1
     assert capsys.readouterr().err == "posattn_jax: error: No space left on device\n"
+
+
+@pytest.mark.parametrize("is_of_stdout, code", [(True, 141), (False, 1)])
+def test_a_reader_that_has_left_is_no_error(monkeypatch, capsys, is_of_stdout, code):
+    """Such as head; though a pipe to another process is one."""
+    reader, writer = os.pipe()
+    monkeypatch.setattr("sys.stdout", os.fdopen(writer, "w"))
+    if is_of_stdout:
+        os.close(reader)
+
+    def broken(_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert command_line.run(broken, []) == code
+    assert capsys.readouterr().err == ("" if is_of_stdout else "posattn_jax: error: Broken pipe\n")
 
 
 def test_configs_of_earlier_versions_are_told_their_present_names(capsys):
