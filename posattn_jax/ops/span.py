@@ -296,7 +296,7 @@ def span_size(
     return (2 * half_span(sigma, threshold, grid_shape, reference_shape) + 1).astype(jnp.int32)
 
 
-def inside_span(offsets: Num[Array, "... p"], half: Float[Array, "... p"]) -> Bool[Array, "..."]:
+def inside_span(offsets: Num[Array, "... p"], half: Num[Array, "... p"]) -> Bool[Array, "..."]:
     """Whether |offset_i| <= half_i in every dimension (Algorithm 10), for offsets [... p]; [h, ...] for half [h p].
 
     A NaN half-span counts as inside, so that the NaN reaches the output instead of vanishing behind the mask.

@@ -146,13 +146,14 @@ def decode(
     offsets = minus(grid.coordinates(place - ages, grid_shape), grid.coordinates(place, grid_shape))  # [s p]
     table = table_shape(grid_shape, length)
     last, strides = np.subtract(table, 1), grid.strides(grid.relative_shape(table))
-    rows = plus(offsets, jnp.asarray(last, offsets.dtype)) @ jnp.asarray(strides, offsets.dtype)
+    last = jnp.asarray(last, offsets.dtype)
+    rows = plus(offsets, last) @ jnp.asarray(strides, offsets.dtype)
 
     def of_slots(array: Array) -> Array:
         """[*R ...] -> [s ...]"""
         return array.reshape(-1, *array.shape[len(table) :])[rows]
 
-    query, attended = query[:, 0], [ages <= place, jnp.all(jnp.abs(offsets) <= last, axis=-1)]
+    query, attended = query[:, 0], [ages <= place, span.inside_span(offsets, last)]
     logits: Array = jnp.zeros((*query.shape[:2], length), float32_or_better(query.dtype))
     if key is not None:
         content = query if content_bias is None else plus(query, content_bias)
