@@ -102,7 +102,7 @@ def test_pages_are_short():
     assert {name: count for name, count in words.items() if count > 2500} == {}
 
 
-@pytest.mark.parametrize("page, count", [("README.md", 6), ("docs/results.md", 20)])
+@pytest.mark.parametrize("page, count", [("README.md", 6), ("docs/results.md", 22)])
 def test_figures_are_those_of_the_linked_pages(page, count):
     """Each number with a decimal point in a row of these tables stands on a page that the row links."""
     figures = lambda text: set(re.findall(r"(?<![\w.])\d*\.\d+", text))
