@@ -3,7 +3,8 @@
 # Installs this clone into an environment of its own, runs README's ten lines, trains on made images, sentences and pairs
 # of sentences, predicts, translates, evaluates at another size, runs a sweep of two treatments, and opens a notebook
 # where no clone is. FOLDER, a new one, keeps what came of it, and the times in times.tsv; without it build/first_hour is
-# made anew. PYTHON: which Python. Exit codes: 0 all steps ended so, 1 not, 2 wrong input, or FOLDER is there already, 130 Ctrl-C.
+# made anew. PYTHON: which Python.
+# Exit codes: 0 all steps ended so, 1 not, 2 wrong input, or FOLDER is there already, 130 Ctrl-C.
 set -euo pipefail
 if [ $# -gt 1 ] || [[ ${1:-} = -* ]]; then
     echo "$*: expected nothing, or a new folder: launch/first_hour.sh [FOLDER]" >&2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One run by N processes of this machine: launch/local.sh N --config=configs/digits.py --workdir=runs/digits
 # When one of them dies the others are ended and all are started again, from the last checkpoint, RESTARTS (3) times.
-# Paths are those from the project's folder. With NVIDIA GPUs each process has one to itself; on CPUs JAX_NUM_CPU_DEVICES=2 gives each two virtual devices.
+# Paths are those from the project's folder. With NVIDIA GPUs each process has one to itself; on CPUs
+# JAX_NUM_CPU_DEVICES=2 gives each two virtual devices.
 set -uo pipefail
 if ! [[ ${1:-} =~ ^[1-9][0-9]*$ ]]; then
     echo "usage: launch/local.sh NUMBER_OF_PROCESSES --config=FILE --workdir=FOLDER ..." >&2

@@ -75,7 +75,8 @@ def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     files = [*first.values()]
     if not files:
         raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
-    if twin := next((file for file in files if file.with_name(f"{file.name}.gz") in files), None):
+    there = set(files)
+    if twin := next((file for file in files if file.with_name(f"{file.name}.gz") in there), None):
         raise InputError(f"{field}={path}: has {twin} and {twin.name}.gz: expected one of them")
     return files
 
