@@ -22,15 +22,13 @@ class Classifier(Composite):
     Attributes:
       num_classes: the number of logits.
       width: c, the width of the features.
-      blocks: the encoder blocks, in order; each has its own parameters.
+      blocks: the encoder blocks, in order.
       head_dim: the hidden width of the head; None: `width`.
       dropout_rate: the dropout rate of the inputs and of the head.
       pooling: which feature vector is classified: that of the "last" position (the paper), the "mean" or the "max".
       positions: a module (places [n p], c) -> [n c] of vectors that are added to the inputs of the first block:
         `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
-      remat: whether the backward pass computes each block again instead of storing its intermediates.
-      scan_layers: whether the blocks, which must then be equal, run as one loop: it compiles once, and their parameters
-        are stacked.
+      remat, scan_layers: see `run_blocks`.
       layer_norm_epsilon: the epsilon of the head's layer norm.
       dtype: the dtype of the computation; None follows the inputs. Logits are float32 or better.
       param_dtype: the dtype of the parameters.

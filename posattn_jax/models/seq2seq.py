@@ -16,7 +16,7 @@ from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.layers import Dropout
 from posattn_jax.nn.places import Memory, Places, between, of_grid, of_sequence
 from posattn_jax.nn.positions import SinusoidalPositions, StackPositions
-from posattn_jax.nn.precompute import precompute
+from posattn_jax.nn.precompute import own_params, precompute
 from posattn_jax.nn.sharding import named
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.precision import float32_or_better, plus
@@ -221,7 +221,8 @@ def precomputed(
 ) -> tuple[EncoderDecoder, dict[str, Any]]:
     """The model with its mixers' position-only energies as tables, for up to `max_length` positions: see `precompute`.
 
-    It computes the same logits and refuses longer sequences. `params` stays as it is.
+    It computes the same logits and refuses longer sequences. `params` stays as it is. ValueError for parts that are one
+    and the same module, and so share parameters: places differ between a stack and another.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -250,13 +251,13 @@ def precomputed(
         blocks = []
         for i, block in enumerate(getattr(model, f"{stack}_blocks")):
             name = f"{stack}_blocks_{i}"
-            own = dict(params[name])
+            own = dict(own_params(params, name))
             block = block.clone(parent=None)
             if any(getattr(getattr(each, "energies", None), "positions", None) for each in (block.mixing, block.cross)):
                 raise ValueError(f"{name}: expected positions in its stack or in its mixers, not in both")
             for slot, keys in (("mixing", of_stack), ("cross", stacks["encoder"])):
                 if getattr(block, slot) is not None:
-                    mixing, own[slot] = precompute(getattr(block, slot), own[slot], of_stack, keys)
+                    mixing, own[slot] = precompute(getattr(block, slot), own_params(own, slot), of_stack, keys)
                     block = block.clone(**{slot: mixing})
             params[name] = own
             blocks.append(block)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.precompute import precompute_encoding
+from posattn_jax.nn.precompute import own_params, precompute_encoding
 from posattn_jax.ops import grid
 
 Pooling = Literal["last", "mean", "max"]
@@ -23,8 +23,9 @@ def run_blocks(
 
     Args:
       model: has `blocks`, in order. With `remat` the backward pass computes each block again instead of storing its
-        intermediates. With `scan_layers` the blocks, which must then be equal, run as one loop: it compiles once, and
-        their parameters are stacked.
+        intermediates. With `scan_layers` the blocks, which must then be equal, run as one loop: it compiles once,
+        their parameters are stacked, also of blocks that are one and the same module, and the same key draws other
+        dropout than without it.
       x: [b t c].
       grid_shape: S.
       span_bounds: one per block, see `PositionalSelfAttention`; blocks of one loop use the largest.
@@ -53,8 +54,8 @@ def run_blocks(
 
 
 def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, list[dict[str, Array]]]:
-    if not all(_alike(block, blocks[0]) for block in blocks):
-        raise ValueError("scan_layers=True needs blocks that are all alike")
+    if not blocks or not all(_alike(block, blocks[0]) for block in blocks):
+        raise ValueError("scan_layers=True needs blocks, all alike")
     scanned = nn.scan(
         run,
         variable_axes={"params": 0},
@@ -94,11 +95,12 @@ def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[st
             blocks.append(block)
             continue
         name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # the parameters of blocks in one loop are stacked
+        of_block = own_params(params, name)
         attention, own = precompute_encoding(
-            block.attention, params[name]["attention"], stacked if model.scan_layers else encodings[i]
+            block.attention, own_params(of_block, "attention"), stacked if model.scan_layers else encodings[i]
         )
         blocks.append(block.clone(attention=attention))
-        changed[name] = {**params[name], "attention": own}
+        changed[name] = {**of_block, "attention": own}
     return model.clone(blocks=tuple(blocks)), params | changed
 
 

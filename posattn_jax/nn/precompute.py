@@ -15,6 +15,13 @@ from posattn_jax.nn.terms import Positional, by_name
 from posattn_jax.ops.precision import einsum, plus
 
 
+def own_params(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The parameters of a part; ValueError if they are another part's, with which it is one and the same module."""
+    if name not in params:
+        raise ValueError(f"{name} has no parameters of its own: expected a module that no other part is, by .clone()")
+    return params[name]
+
+
 def precompute(
     mixing: TokenMixing, params: Mapping[str, Any], query_features: Features, key_features: Features | None = None
 ) -> tuple[TokenMixing, dict[str, Any]]:
@@ -44,7 +51,7 @@ def precompute(
     energies: Any = mixing.energies
     if not isinstance(energies, DotProducts) or energies.knows_content:
         return mixing, dict(params)
-    own = params["energies"]
+    own = own_params(params, "energies")
     table: Any = 0.0
     query = _project(query_features, own["query"])
     scale = 1 / jnp.sqrt(query.shape[-1])

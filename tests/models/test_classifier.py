@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.models.classifier import Classifier
+from posattn_jax.nn import layers
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.siren import SirenEncoding
@@ -71,10 +72,27 @@ def test_remat_and_scan_change_nothing(variables, plain):
     )
 
 
+@pytest.mark.parametrize("remat", [False, slow(True)])
+def test_scanned_blocks_drop_by_keys_of_their_own(monkeypatch, remat):
+    keys = []
+
+    def told(inputs, rng, rate):
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(rng))
+        return inputs
+
+    model, rngs = dataclasses.replace(MODEL, scan_layers=True, remat=remat), {"dropout": jax.random.key(3)}
+    params = init(model)
+    monkeypatch.setattr(layers, "dropout", told)
+    jax.block_until_ready(apply(model, params, deterministic=False, rngs=rngs))
+    jax.effects_barrier()
+    assert len(keys) == len(set(keys)) == 2 + 2 * 3  # of inputs and head, and of two blocks
+
+
 def test_scanned_blocks_must_be_alike():
-    model = dataclasses.replace(MODEL, blocks=(make_block(), make_block(mlp_dim=9)), scan_layers=True)
-    with pytest.raises(Exception, match="all alike"):
-        init(model)
+    for blocks in ((make_block(), make_block(mlp_dim=9)), ()):
+        model = dataclasses.replace(MODEL, blocks=blocks, scan_layers=True)
+        with pytest.raises(Exception, match="all alike"):
+            init(model)
 
 
 @pytest.mark.parametrize("pooling", ["last", slow("mean"), "max"])

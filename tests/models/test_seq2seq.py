@@ -1,6 +1,7 @@
 """The encoder-decoder: what it sees, that decoding a step at a time is decoding at once, and its parameters."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ import pytest
 from configs import nmt
 from configs.lib import common_nmt
 from posattn_jax.config.experiment import build_model
+from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
+from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import of_sequence
@@ -18,7 +21,7 @@ from posattn_jax.nn.positions import StackPositions
 from tests.support.float64 import float64
 from tests.support.slow import slow
 
-V, PAD = 11, 0
+V, PAD, BEGIN, END = 11, 0, 1, 2
 FURTHER = ("lightconv", "aposnet", "shaw_gated", "gaussian", "glinear", "mixed_c")
 
 
@@ -65,6 +68,42 @@ def test_a_step_at_a_time_is_all_at_once(float64, mixer):
     for at in range(7):
         logits, kept = step(target[:, at], jnp.int32(at), kept)
         np.testing.assert_allclose(logits, whole[:, at], rtol=1e-5, atol=1e-5)
+
+
+DECODERS = ("transformer", "relative", "linear", "lightconv_global", *FURTHER, "aposnet_c", "rposnet_dc")
+
+
+@pytest.mark.parametrize("tables", [False, slow(True)])
+@pytest.mark.parametrize("mixer", ["rposnet_edc", *map(slow, DECODERS)])
+def test_a_wide_beam_finds_every_sequence_there_is(float64, mixer, tables):
+    """With the probabilities of whole sequences, in which every token is given to the model at once."""
+    model, params = built(mixer)
+    (source, _), lengths, beam = source_and_target(), (3, 2), 1 + 8 + 64
+    fixed, own = precomputed(model, params, 9) if tables else (model, params)
+
+    @jax.jit
+    def search(source):
+        empty, cross = fixed.apply({"params": own}, source, beam, 3, method="start")
+        step = lambda *state: fixed.apply({"params": own}, *state, cross, source, method="step")
+        ids = {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
+        sizes = {"batch_size": 2, "beam_size": beam, "max_lengths": jnp.array(lengths), "max_steps": 3}
+        return beam_search(step, empty, **ids, **sizes)
+
+    tokens, scores = map(np.asarray, search(source))
+    for b, length in enumerate(lengths):
+        bodies = [y for size in range(length) for y in itertools.product(range(END + 1, V), repeat=size)]
+        targets = np.array([[*y, END, *[PAD] * (2 - len(y))] for y in bodies])
+        before = np.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
+        sources = jnp.broadcast_to(source[b], (len(bodies), source.shape[1]))
+        logits = np.asarray(jax.jit(model.apply)({"params": params}, sources, before))
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        log_probs = np.where(targets == PAD, 0, np.take_along_axis(log_probs, targets[..., None], -1)[..., 0])
+        expected = {tuple(y): p.sum() / (y != PAD).sum() for y, p in zip(targets, log_probs, strict=True)}
+        alive = np.isfinite(scores[b])
+        found = {tuple(y): p for y, p in zip(tokens[b][alive], scores[b][alive], strict=True)}
+        assert alive.sum() == len(found) and found.keys() == expected.keys()
+        np.testing.assert_allclose([found[y] for y in expected], list(expected.values()), rtol=2e-5)
+        assert (np.diff(scores[b][alive]) <= 0).all()
 
 
 @pytest.mark.slow
@@ -176,6 +215,24 @@ def test_tables_refuse_what_is_longer_under_jit():
 
     with pytest.raises(ValueError, match=r"grid of \(10,\)"):
         jax.eval_shape(run_of_tables, params, source)
+
+
+@pytest.mark.parametrize("shared", ["energies", slow("mixing"), slow("block")])
+def test_one_module_in_two_blocks_has_no_tables(shared):
+    """The places of its two uses may differ, so that one table cannot stand for both."""
+    mixing = lambda: TokenMixing(2, energies=DotProducts("position", ("relative",), context=2))
+    block = SequenceBlock(mixing(), 8)
+    other = SequenceBlock(mixing(), 8, cross=TokenMixing(2))
+    if shared == "block":
+        blocks = (block, block)
+    else:
+        one = block.mixing if shared == "mixing" else TokenMixing(2, energies=block.mixing.energies)
+        blocks = (block, SequenceBlock(one, 8))
+    model = EncoderDecoder(V, 8, blocks, (other,), StackPositions("learned", 9), StackPositions())
+    ids = jnp.ones((1, 2), jnp.int32)
+    name = "encoder_blocks_1" if shared == "block" else shared
+    with pytest.raises(ValueError, match=f"{name} has no parameters of its own: expected a module that no other"):
+        jax.eval_shape(lambda: precomputed(model, model.init(jax.random.key(0), ids, ids)["params"], 9)[1])
 
 
 def test_logits_in_bfloat16_are_not_rounded():
