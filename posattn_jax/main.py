@@ -207,8 +207,8 @@ OF_A_BENCHMARK = (
     flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's."),
     flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1),
     flags.DEFINE_integer("repeats", 3, "Timed runs per case; fewer if --seconds is short.", lower_bound=1),
-    flags.DEFINE_float("seconds", 600, "Time budget of all timed runs; each case has at least three."),
-    flags.DEFINE_float("memory_limit_gib", 8, "Implementations that need more temporary memory are skipped."),
+    flags.DEFINE_float("seconds", 600, "Time budget of all timed runs; each case has at least three.", lower_bound=0),
+    flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", lower_bound=0),
     flags.DEFINE_enum(
         "data", "random", ["random", "read"], "Time updates on random pixels, or on the config's data set (read)."
     ),

@@ -123,7 +123,7 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
     flags.DEFINE_integer("batch", 1, "Batch.", lower_bound=1, **own)
     flags.DEFINE_integer("heads", 1, "Heads.", lower_bound=1, **own)
     flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Data type of all arrays except sigma.", **own)
-    flags.DEFINE_float("seconds", seconds, "Time limit per case, after which it is given up.", **own)
+    flags.DEFINE_float("seconds", seconds, "Time limit per case, after which it is given up.", lower_bound=0, **own)
     flags.DEFINE_string("out", None, "File for the results; those of unchanged code are kept.", **own)
     flags.DEFINE_string("into", None, "Page to put the tables into, with all results of --out.", **own)
     return values
@@ -146,7 +146,7 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
     return [
         Case(target, implementation, shape, half, *sizes, head_dim, options.dtype, name == "backward")
         for shape, half in points
-        for head_dim in command_line.numbers("--head_dims", options.head_dims)
+        for head_dim in command_line.numbers("--head_dims", options.head_dims, least=1)
         for name in options.passes
         for target in options.targets
         for implementation in options.implementations

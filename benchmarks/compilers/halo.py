@@ -46,14 +46,6 @@ def define_flags() -> flags.FlagValues:
     return values
 
 
-def numbers(name: str, values: list[str]) -> list[int]:
-    """The values of a flag as numbers of at least 1; InputError for any other."""
-    for value in values:
-        if not re.fullmatch("0*[1-9][0-9]*", value):
-            raise InputError(f"--{name}={value}: expected numbers of at least 1")
-    return [int(value) for value in values]
-
-
 def compile_cut(
     grid_shape: tuple[int, ...], half: int, num_devices: int, sizes: tuple[int, int, int], backward: bool
 ) -> Any:
@@ -148,8 +140,9 @@ def format_row(row: dict[str, Any]) -> str:
 def main(argv: list[str]) -> int:
     """Compiles and reads every program; returns the exit code."""
     options = command_line.parse(define_flags(), argv, str(__doc__))
-    shapes, halves = [parse_shape(name) for name in options.shapes], numbers("halves", options.halves)
-    devices = sorted({1, *numbers("devices", options.devices)})
+    shapes = [parse_shape(name) for name in options.shapes]
+    halves = command_line.numbers("--halves", options.halves, least=1)
+    devices = sorted({1, *command_line.numbers("--devices", options.devices, least=1)})
     out = command_line.make_folder(options.out)
     with contextlib.suppress(RuntimeError):  # where the devices are there already
         jax.config.update("jax_num_cpu_devices", devices[-1])

@@ -44,7 +44,7 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
     options = command.parse(values, argv, __doc__ or "")
     if options.tokens > options.length:
         raise InputError(f"--tokens={options.tokens}: expected at most --length={options.length}")
-    if any(width % options.heads for width in command_line.numbers("--widths", options.widths)):
+    if any(width % options.heads for width in command_line.numbers("--widths", options.widths, least=1)):
         raise InputError(f"--widths={','.join(options.widths)}: expected multiples of --heads={options.heads}")
     return options
 

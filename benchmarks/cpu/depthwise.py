@@ -1,6 +1,6 @@
 """How long depthwise convolutions take, forward and backward, inside of a loop and outside.
 
-  python -m benchmarks.cpu.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --steps=2]
+  python -m benchmarks.cpu.depthwise [--grid=8x8 --kernel=3x3 --batch=40 --width=64 --steps=2]
       [--repeats=20 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Compares the sum over shifted grids, which `ops/depthwise.py` takes on CPUs, with XLA's convolution, each alone and in a
@@ -18,10 +18,10 @@ from absl import flags
 
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks import command
+from posattn_jax.benchmarks.shapes import parse_sizes
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
 from posattn_jax.ops.depthwise import by_shifts, by_xla
-from posattn_jax.ops.grid import check_grid
 from posattn_jax.ops.kernels import check_kernel
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -33,8 +33,8 @@ def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = command.define_flags(repeats=20, seconds=20.0)
     own: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_list("grid", ["8", "8"], "The sizes of the grid.", **own)
-    flags.DEFINE_list("kernel", ["3", "3"], "The sizes of the kernel, odd.", **own)
+    flags.DEFINE_string("grid", "8x8", "The sizes of the grid.", **own)
+    flags.DEFINE_string("kernel", "3x3", "The sizes of the kernel, odd.", **own)
     for name, default in {"batch": 40, "width": 64, "steps": 2}.items():
         flags.DEFINE_integer(name, default, "How many examples, features, or steps.", lower_bound=1, **own)
     return values
@@ -42,11 +42,11 @@ def define_flags() -> flags.FlagValues:
 
 def shapes(options: flags.FlagValues) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of the grid and the kernel; InputError where they are none, or do not fit."""
+    grid_shape, kernel_shape = parse_sizes(options.grid, "grid"), parse_sizes(options.kernel, "kernel")
     try:
-        grid_shape = check_grid(tuple(map(int, options.grid)))
-        return grid_shape, check_kernel(tuple(map(int, options.kernel)), grid_shape)
+        return grid_shape, check_kernel(kernel_shape, grid_shape)
     except ValueError as error:
-        raise InputError(f"--grid={','.join(options.grid)} --kernel={','.join(options.kernel)}: {error}") from None
+        raise InputError(f"--kernel={options.kernel}: {error}") from error
 
 
 def step(convolve: Callable[[Array, Array], Array], inputs: Array, kernel: Array) -> tuple[Array, Array]:

@@ -98,8 +98,7 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
         for each in getattr(options, name):
             if each not in known:
                 raise InputError(f"--{name}={each}: expected some of {', '.join(known)}")
-    if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
-        raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
+    command_line.numbers("--head_dims", options.head_dims, least=1)
     if options.torch is None and set(options.rivals) & set(OF_TORCH):
         raise InputError("--torch is not given: expected a Python interpreter with torch, for sdpa and flex")
     return options

@@ -48,10 +48,7 @@ def define_flags() -> flags.FlagValues:
 def parse(argv: list[str]) -> tuple[flags.FlagValues, dict[str, str]]:
     """The flags, and the commands by name; InputError for anything wrong with them."""
     options = define_flags()
-    try:
-        rest = options(argv)[1:]
-    except flags.Error as error:
-        raise InputError(str(error)) from error
+    rest = command_line.parse_values(options, argv)[1:]
     commands = {}
     for argument in rest:
         name, separator, command = argument.partition("=")

@@ -44,12 +44,12 @@ def define_flags() -> flags.FlagValues:
     own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_float("minutes", 8, "Start no further case after this many minutes.", lower_bound=0, **own)
     flags.DEFINE_float("started", None, "Start of the time limit, in seconds since 1970; default: now.", **own)
-    flags.DEFINE_float("step_seconds", 120, "Give up a program that takes longer to compile and run once.", **own)
+    flags.DEFINE_float("step_seconds", 120, "Give up a program that takes longer at first.", lower_bound=0, **own)
     flags.DEFINE_string(
         "out", "benchmarks/results", "Parent of the results folder, which is named after the device.", **own
     )
     flags.DEFINE_string("only", "", "Cases whose names have this in them.", **own)
-    flags.DEFINE_float("memory_limit_gib", 40, "Programs that need more temporary memory are left out.", **own)
+    flags.DEFINE_float("memory_limit_gib", 40, "What needs more temporary memory is left out.", lower_bound=0, **own)
     flags.DEFINE_bool("quick", False, "Tiny shapes, on any device.", **own)
     return values
 

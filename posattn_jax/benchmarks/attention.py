@@ -55,9 +55,6 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
     for implementation in options.implementations:
         if implementation not in GENERAL:
             raise InputError(f"--implementations={implementation}: expected some of {', '.join(GENERAL)}")
-    for name in ("shapes", "spans", "implementations"):
-        if not options[name].value:
-            raise InputError(f"--{name} is empty: expected at least one")
     return options, parse_points(options.shapes, options.spans, options.window)
 
 

@@ -22,8 +22,10 @@ def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
     values = flags.FlagValues()
     own: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("repeats", repeats, "Timed runs per case; fewer if --seconds is short.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", seconds, "Time budget of all timed runs; each case has at least three.", **own)
-    flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)
+    flags.DEFINE_float(
+        "seconds", seconds, "Time of all timed runs; each case has at least three.", lower_bound=0, **own
+    )
+    flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", lower_bound=0, **own)
     flags.DEFINE_string("out", None, "The folder for results.json, and figures where there are any.", **own)
     return values
 

@@ -32,25 +32,23 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_integer("heads", 8, "Heads.", lower_bound=1, **own)
     flags.DEFINE_list("head_dims", ["64"], "Features per head.", **own)
     flags.DEFINE_list("dtypes", ["bfloat16"], "Data types of the features.", **own)
-    flags.DEFINE_float(
-        "seconds", verdict.SECONDS, "Time limit per trial, after which the kernel counts as hanging.", **own
-    )
+    about = "Time limit per trial, after which the kernel counts as hanging."
+    flags.DEFINE_float("seconds", verdict.SECONDS, about, lower_bound=1, **own)
     flags.DEFINE_bool("renew", False, "Try cases again that already have a verdict.", **own)
     return values
 
 
 def cases(options: flags.FlagValues) -> list[verdict.Case]:
     """The cases to try."""
-    if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
-        raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
+    head_dims = command_line.numbers("--head_dims", options.head_dims, least=1)
     for dtype in options.dtypes:
         if dtype not in ("bfloat16", "float32"):
             raise InputError(f"--dtypes={dtype}: expected bfloat16 or float32")
     shapes = [parse_shape(name) for name in options.shapes]
     return [
-        verdict.Case(shape, tuple(min(options.half, size - 1) for size in shape), options.heads, int(d), dtype, PARTS)
+        verdict.Case(shape, tuple(min(options.half, size - 1) for size in shape), options.heads, d, dtype, PARTS)
         for shape in shapes
-        for d in options.head_dims
+        for d in head_dims
         for dtype in options.dtypes
     ]
 

@@ -98,6 +98,14 @@ def parse_shape(name: str, flag: str = "shapes") -> tuple[int, ...]:
     return sizes
 
 
+def parse_sizes(sizes: str, flag: str) -> tuple[int, ...]:
+    """Of a flag: "64x32" -> (64, 32)."""
+    try:
+        return grid.check_grid([int(size) for size in sizes.split("x")])
+    except ValueError as error:
+        raise InputError(f"--{flag}={sizes}: expected one to {grid.MAX_DIMS} sizes, such as 8x8") from error
+
+
 def parse_span(span: str) -> float:
     """A half-span as a share of S - 1, in (0, 1]."""
     try:

@@ -21,6 +21,7 @@ from absl import flags
 
 from posattn_jax.axes import Array, Features, Float, Query, Sizes, Weights
 from posattn_jax.benchmarks import command, table
+from posattn_jax.benchmarks.shapes import parse_sizes
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
 from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
@@ -46,13 +47,7 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Sizes]]:
     options = command.parse(define_flags(), argv, str(__doc__))
     if options.width % options.heads:
         raise InputError(f"--heads={options.heads} does not divide --width={options.width}")
-    grids = []
-    for name in options.grids:
-        try:
-            grids.append(grid.check_grid([int(size) for size in name.split("x")]))
-        except ValueError as error:
-            raise InputError(f"--grids={name}: expected one to three sizes, such as 8x8") from error
-    return options, grids
+    return options, [parse_sizes(name, "grids") for name in options.grids]
 
 
 def naive_translution(

@@ -82,9 +82,6 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     for name, kind in (("batch_sizes", int), ("sigmas", float)):
         if (given := options[name].value) is not None:
             lists[name] = command_line.numbers(f"--{name}", given, kind)
-    for name, values in lists.items():
-        if not values:
-            raise InputError(f"--{name} is empty: expected at least one")
     return [Kind(*row) for row in itertools.product(*lists.values())]
 
 

@@ -111,10 +111,7 @@ def _once(argv: list[str]) -> list[str]:
 
 def parse_but_config(values: flags.FlagValues, argv: list[str]) -> None:
     """Parses the flags without the config, which takes seconds to read. InputError for anything wrong with them."""
-    try:
-        values([each for each in argv if not re.match(r"--?config\b", each)])
-    except flags.Error as error:
-        raise InputError(str(error)) from error
+    parse_values(values, [each for each in argv if not re.match(r"--?config\b", each)])
 
 
 def _unknown_field(argv: list[str]) -> str | None:
@@ -226,12 +223,27 @@ def show_help(values: flags.FlagValues, argv: list[str], about: str) -> None:
 def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:
     """Parses a command line that has only flags; see also `show_help`. InputError for anything wrong with it."""
     show_help(values, argv, about)
+    check_no_more(parse_values(values, argv)[1:])
+    return values
+
+
+def parse_values(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Parses flags; returns the rest of the command line.
+
+    Raises:
+      InputError: a wrong flag; a number that is not finite; an empty list where the default is none.
+    """
     try:
-        rest = values(argv)[1:]
+        rest = values(argv)
     except flags.Error as error:
         raise InputError(str(error)) from error
-    check_no_more(rest)
-    return values
+    for name in values:
+        flag = values[name]
+        if isinstance(flag.value, float) and not math.isfinite(flag.value):
+            raise InputError(f"--{name}={flag.value}: expected a finite number")
+        if flag.value == [] and flag.default != []:
+            raise InputError(f"--{name} is empty: expected at least one")
+    return rest
 
 
 def check_config_given(config: Any) -> None:
@@ -240,8 +252,8 @@ def check_config_given(config: Any) -> None:
         raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
 
 
-def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int) -> list[Any]:
-    """The values of a flag as numbers; InputError unless they are finite, distinct and of this kind."""
+def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int, least: int | None = None) -> list[Any]:
+    """The values of a flag as numbers; InputError unless they are finite, distinct, at least so much, of this kind."""
     given = f"{flag}={','.join(values)}"
     try:
         found = [kind(value) for value in values]
@@ -249,6 +261,8 @@ def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int) -> l
         raise InputError(f"{given}: expected {'whole ' if kind is int else ''}numbers") from error
     if not found or len(set(found)) < len(found) or not all(map(math.isfinite, found)):
         raise InputError(f"{given}: expected at least one number, each finite, and each once")
+    if least is not None and min(found) < least:
+        raise InputError(f"{given}: expected numbers of at least {least}")
     return found
 
 

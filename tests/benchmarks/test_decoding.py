@@ -24,6 +24,7 @@ def test_both_caches_are_measured(tmp_path, capsys):
         ("--tokens=5000", "--tokens=5000"),
         ("--widths=12", "--widths=12"),
         ("--widths=a", "--widths"),
+        ("--widths=-8", "--widths=-8: expected numbers of at least 1"),
         ("--length=0", "flag --length=0"),
     ],
 )

@@ -8,10 +8,10 @@ from benchmarks.cpu import depthwise
 
 
 def test_both_forms_are_measured(tmp_path, capsys):
-    arguments = ("--grid=4,3", "--kernel=3,1", "--batch=2", "--width=2", "--repeats=3", f"--out={tmp_path}")
+    arguments = ("--grid=4x3", "--kernel=3x1", "--batch=2", "--width=2", "--repeats=3", f"--out={tmp_path}")
     assert depthwise.run(["depthwise", *arguments]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["options"]["grid"] == ["4", "3"]
+    assert results["options"]["grid"] == "4x3"
     assert list(results["programs"]) == [
         f"{form}, {place}" for form in ("shifted grids", "XLA") for place in ("alone", "in a loop")
     ]
@@ -22,9 +22,9 @@ def test_both_forms_are_measured(tmp_path, capsys):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--kernel=2,3", "--kernel=2,3: kernel_shape=(2, 3)"),
+        ("--kernel=2x3", "--kernel=2x3: kernel_shape=(2, 3)"),
         ("--kernel=3", "--kernel=3: kernel_shape=(3,)"),
-        ("--grid=8,x", "--grid=8,x --kernel=3,3: invalid literal"),
+        ("--grid=8,x", "--grid=8,x: expected one to 3 sizes, such as 8x8"),
         ("--batch=0", "flag --batch=0"),
     ],
 )

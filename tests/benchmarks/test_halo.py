@@ -30,7 +30,7 @@ def test_every_program_is_measured(tmp_path, capsys):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--halves=0", "--halves=0: "),
+        ("--halves=0", "--halves=0: expected numbers of at least 1"),
         ("--shapes=4d2", "--shapes=4d2"),
         ("--devices=1000", "--devices=1000: there are 8"),
     ],

@@ -48,6 +48,7 @@ def test_naive_is_the_same_sum(float64):
     "argument, message",
     [
         ("--grids=4xa", "--grids=4xa"),
+        ("--grids=", "--grids is empty"),
         ("--grids=0x2", "--grids=0x2"),
         ("--heads=3", "--heads=3 does not divide --width=64"),
         ("--rank=0", "flag --rank=0"),

@@ -49,6 +49,7 @@ def test_turns(tmp_path, capsys, command):
         (["a=true", "a=true"], 2, '"a=true": expected NAME=COMMAND, each name once'),
         (["true", "b=true"], 2, '"true": expected NAME=COMMAND'),
         (["--rounds=0", "a=true", "b=true"], 2, "--rounds=0"),
+        (["--seconds=nan", "a=true", "b=true"], 2, "--seconds=nan"),
         (["a=echo no such file; false", "b=true"], 1, "a ended too early, with exit code 1: "),
     ],
 )

@@ -69,7 +69,7 @@ def test_an_update_changes_no_span_and_moves_on():
     config.optimizer.span_learning_rate = 5e-4
     config = benchmark.changed(config, benchmark.Kind("dense", "float32", 8, 0.25))
     source = experiment.load_sources(config)["train"]
-    updates = benchmark.Updates(config, source, steps=2, limit_gib=1.0, made={})
+    updates = benchmark.Updates(config, source, steps=2, limit_gib=1.0, known={})
     state, figures = updates.program.run()
     assert int(state.step) == 4  # two to warm up
     assert figures["gradient_norm/all"][0] > 0
@@ -115,7 +115,7 @@ def test_what_needs_too_much_is_skipped_and_told():
     config = benchmark.changed(digits.get_config("tiny"), benchmark.Kind("dense", "float32", 8, 0.25))
     source = experiment.load_sources(config)["train"]
     with pytest.raises(timing.Skipped, match="more than --memory_limit_gib=1e-05"):
-        benchmark.Updates(config, source, steps=2, limit_gib=1e-5, made={})
+        benchmark.Updates(config, source, steps=2, limit_gib=1e-5, known={})
 
 
 @pytest.mark.parametrize(
