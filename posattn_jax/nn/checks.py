@@ -22,11 +22,11 @@ KINDS = {
 
 
 def check_sizes(module: Any, *names: str) -> None:
-    """ValueError if one of these fields is less than 1; None is allowed."""
+    """ValueError if one of these fields is no whole number of at least 1; None is allowed."""
     for name in names:
         value = getattr(module, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value}: expected at least 1")
+        if value is not None and (not hasattr(value, "__index__") or value < 1):
+            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
 
 
 def check_rates(module: Any, *names: str) -> None:

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Query, Sizes, Value, Weights
 from posattn_jax.nn.attending import Attention
+from posattn_jax.nn.checks import check_sizes
 from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.sharding import MATRIX, named
@@ -110,8 +111,7 @@ class LowRankTranslution(PairValues):
 
     @nn.compact
     def average(self, weights: Weights, tokens: Tokens) -> Query:
-        if self.rank < 1 or (self.down_dim is not None and self.down_dim < 1):
-            raise ValueError(f"rank={self.rank}, down_dim={self.down_dim}: expected at least 1")
+        check_sizes(self, "rank", "down_dim")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         shape = (c if self.down_dim is None else self.down_dim, h, self.rank)
 
@@ -172,8 +172,7 @@ class GeneralTranslution(PairValues):
 
     @nn.compact
     def average(self, weights: Weights, tokens: Tokens) -> Query:
-        if self.num_bases < 1:
-            raise ValueError(f"num_bases={self.num_bases}: expected at least 1")
+        check_sizes(self, "num_bases")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
         matrices = self.param("bases", named(init, *MATRIX), (self.num_bases, c, h, d), self.param_dtype)

@@ -21,6 +21,9 @@ def as_array(x: Any, floating: bool = False) -> Any:
     """A list, number or NumPy array as an array, whose values stay known while JAX traces; None and arrays as is.
 
     With `floating`, integers become JAX's default float.
+
+    Raises:
+      ValueError: complex numbers.
     """
     if x is None:
         return None
@@ -28,6 +31,8 @@ def as_array(x: Any, floating: bool = False) -> Any:
         is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x))
         with contextlib.nullcontext() if is_traced else jax.ensure_compile_time_eval():
             x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise ValueError(f"an array has dtype {x.dtype}: expected real numbers")
     if floating and not jnp.issubdtype(x.dtype, jnp.floating):
         return x.astype(jnp.result_type(float))
     return x

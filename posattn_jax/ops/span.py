@@ -251,14 +251,14 @@ def box_sigma(
 
 def check_sigma(initial_sigma: float) -> None:
     """ValueError for a Gaussian whose sigma cannot be learned from, or is no width."""
-    if not 0 < initial_sigma < math.inf:
-        raise ValueError(f"initial_sigma={initial_sigma}: expected more than 0, in units of S - 1")
+    if np.ndim(initial_sigma) or not 0 < initial_sigma < math.inf:
+        raise ValueError(f"initial_sigma={initial_sigma}: expected more than 0, one number in units of S - 1")
 
 
 def check_window(initial_width: float, ramp: float = 1.0, edge: float = 0.5, power: float = 1.0) -> None:
     """ValueError for a learned window whose width cannot be learned from, or whose form is none."""
-    if not 0 < initial_width < math.inf:
-        raise ValueError(f"initial_width={initial_width}: expected more than 0, in units of S - 1")
+    if np.ndim(initial_width) or not 0 < initial_width < math.inf:
+        raise ValueError(f"initial_width={initial_width}: expected more than 0, one number in units of S - 1")
     if not 0 < ramp <= 1:
         raise ValueError(f"ramp={ramp}: expected a share of the width, more than 0 and at most 1")
     if not 0 < edge < 1:

@@ -370,7 +370,7 @@ def test_initialisation():
     [
         ({"values": Translution(half_span=(1,))}, {}, r"half_span=\(1,\)"),
         ({"values": Translution(half_span=(1, -1))}, {}, r"half_span=\(1, -1\)"),
-        ({"values": LowRankTranslution(rank=0)}, {}, "rank=0, down_dim=None"),
+        ({"values": LowRankTranslution(rank=0)}, {}, "rank=0: "),
         ({"values": GeneralTranslution(num_bases=0)}, {}, "num_bases=0"),
         ({"terms": (RelativeContent(relative_query=False, relative_key=False),)}, {}, r"this is Content\(\)"),
         ({"use_output": False, "head_dim": 2}, {}, "use_output=False .* 6"),
