@@ -36,20 +36,20 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
 
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """Registers, local and shared memory, and the inner loop with the cycles that its products take on a core."""
-    head = ["grid: half-span", "d", "GPU", "pass", "kernel", "registers", "local bytes", "shared KiB"]
+    """Registers, local and shared memory, and the inner loop with the cycles that its products take on a core.
+
+    A kernel that several programs have in common, such as that of both passes, is told once.
+    """
+    head = ["grid: half-span", "d", "GPU", "kernel", "registers", "local bytes", "shared KiB"]
     rows = [[*head, "loop: instructions", "tensor cycles", "of them"]]
     for case, figures in results.items():
         for code in figures.get("kernels", ()):
             counts = " ".join(f"{name} {count}" for name, count in code["loop_counts"].items())
-            rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward]])
-            rows[-1] += [code["name"], str(code["registers"]), str(code["local_bytes"])]
-            rows[-1] += [
-                number(code["shared_bytes"] / 1024),
-                str(code["loop"]),
-                number(tensor_cycles(case, code)),
-                counts,
-            ]
+            row = [f"{case.shape}: {case.half}", str(case.head_dim), case.target, code["name"]]
+            row += [str(code["registers"]), str(code["local_bytes"]), number(code["shared_bytes"] / 1024)]
+            row += [str(code["loop"]), number(tensor_cycles(case, code)), counts]
+            if row not in rows:
+                rows.append(row)
     return markdown(rows) if len(rows) > 1 else ""
 
 
