@@ -95,6 +95,7 @@ KERNEL(backward_keys, kSharing) {
   at += HAS_FACTOR ? STAGES * box_size(p) * 4 : 0;
   uint4* weights_of_stages = reinterpret_cast<uint4*>(at);  // each thread's own
   const Own own(p, home.tile);
+  const Right right;
   const int own_warp = warp();
   int own_box[2];
 #pragma unroll
@@ -171,7 +172,7 @@ KERNEL(backward_keys, kSharing) {
           weights.planes[k][0] = transpose(w.x), weights.planes[k][1] = transpose(w.z);
           weights.planes[k][2] = transpose(w.y), weights.planes[k][3] = transpose(w.w);
         }
-        add_product(d_values, weights, cotangents, row, feature);
+        add_product(d_values, weights, right, cotangents, row, feature);
         if (!HAS_KEY) continue;
 #pragma unroll
         for (int t = 0; t < 2; t++)
@@ -181,7 +182,7 @@ KERNEL(backward_keys, kSharing) {
 #pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
-          load_right(b, cotangents, row, step);
+          right.load_columns(b, cotangents, row, step);
           multiply(d_scores[0], d_scores[1], values.get(p, step), b);
         }
 #pragma unroll
@@ -201,7 +202,7 @@ KERNEL(backward_keys, kSharing) {
             }
         Block d_scores_of_keys;
         set(d_scores_of_keys, d_scores);
-        add_product(d_keys, d_scores_of_keys, queries, row, feature);
+        add_product(d_keys, d_scores_of_keys, right, queries, row, feature);
       }
       if (part == kParts - 1) now.walk.advance();
       if (!now.ends_a_head()) continue;

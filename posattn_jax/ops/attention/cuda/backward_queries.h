@@ -21,8 +21,8 @@ DEVICE Score score(const Memory& memory, const Params& p, int row, int n) {
 
 // Adds blocks of 16 offsets of the table, from number `first`, times their encodings to the gradient of the warp's
 // queries. The encodings are those from block `j` of a stage.
-DEVICE void add_by_offset(const Params& p, const Memory& memory, const Slab& slab, const Own& own, int first,
-                          uint8_t* stage, int j, Accumulator& d_queries) {
+DEVICE void add_by_offset(const Params& p, const Memory& memory, const Slab& slab, const Own& own, const Right& right,
+                          int first, uint8_t* stage, int j, Accumulator& d_queries) {
   const int last = (slab.size - 1) / 16;
   Block by_offset[kAtOnce];
 #pragma unroll
@@ -42,14 +42,14 @@ DEVICE void add_by_offset(const Params& p, const Memory& memory, const Slab& sla
 #pragma unroll
   for (int k = 0; k < kAtOnce; k++)
     if (first + k <= last)
-      add_product(d_queries, by_offset[k], stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16);
+      add_product(d_queries, by_offset[k], right, stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16);
 }
 
 // Adds a left factor times 16 queries of the tile to sums of features from `first` on.
-DEVICE void add_queries(const Params& p, const Home& home, const Memory& memory, Sums<kEncoded>& sum, const Block& a,
-                        int row, int first) {
+DEVICE void add_queries(const Params& p, const Home& home, const Memory& memory, const Right& right,
+                        Sums<kEncoded>& sum, const Block& a, int row, int first) {
   if constexpr (kInRegisters || kIsKept) {
-    add_product(sum, a, memory.position, row, first);
+    add_product(sum, a, right, memory.position, row, first);
   } else {
     const Features queries = queries_of(p, home, p.position_bias);
 #pragma unroll
@@ -71,8 +71,8 @@ DEVICE void add_queries(const Params& p, const Home& home, const Memory& memory,
 }
 
 // Adds to the gradient of 16 encodings, from offset `start`: features from `first` on.
-DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& memory, int start, int first,
-                             float after) {
+DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& memory, const Right& right, int start,
+                             int first, float after) {
   Sums<kEncoded> sum;
   clear(sum);
   const int own[2] = {start + (lane() >> 2), start + (lane() >> 2) + 8};
@@ -90,7 +90,7 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
         else
           set(transposed, 2 * t + r, x, y);
       }
-    add_queries(p, home, memory, sum, transposed, rows, first);
+    add_queries(p, home, memory, right, sum, transposed, rows, first);
   }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -120,6 +120,8 @@ KERNEL(backward, 2) {
   if (home.is_idle(p)) return;
   const Memory memory(p, true);
   const Own own(p, home.tile);
+  const Right right;
+  const int own_warp = warp();
   const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;
   copy_queries(p, home, memory);
   const Features of_outputs = {home.features(p, p.cotangent), nullptr, p.heads};
@@ -229,7 +231,7 @@ KERNEL(backward, 2) {
       copy_commit();
     };
     const auto copy = [&](int step) { step < chunks ? copy_chunk(step, step) : copy_pairs(step); };
-    Score* own_rows = memory.table + warp() * kWarpRows * p.pitch;
+    Score* own_rows = memory.table + own_warp * kWarpRows * p.pitch;
     if (!HAS_ENCODING && keeps_table)
       for (int n = lane(); n < kWarpRows * p.pitch; n += 32) write(own_rows + n, 0.f);
     float* d_bias[2] = {HAS_KEY ? p.d_content_bias : nullptr, HAS_ENCODING ? p.d_position_bias : nullptr};
@@ -240,15 +242,15 @@ KERNEL(backward, 2) {
       begin_step(p, memory.stages, step, true, copy);
       if (step < 0) continue;
       positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
-      fill_table<true>(p, home, slab, memory, own, positional, step, stage_of(memory.stages, step));
+      fill_table<true>(p, home, slab, memory, own, positional, right, step, stage_of(memory.stages, step));
     }
     for (; step < pairs_end; step++) {
       begin_step(p, memory.stages, step, HAS_KEY, copy_pairs);
       uint8_t *keys = stage_of(memory.stages, step), *values = keys + kPartBytes;
       const int part = (step - chunks) % kParts;
       const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
-      if (part == 0) pairs.update(p, home, slab, own, walk, labels), active = 0;
-      const int kept = pair_of_tiles(p, block_y(), home.number, home.tile, start_of(p, walk)) * 4 + warp();
+      if (part == 0) pairs.update(p, home, slab, memory, own, walk, labels), active = 0;
+      const int kept = pair_of_tiles(p, block_y(), home.number, home.tile, start_of(p, walk)) * 4 + own_warp;
 #pragma unroll kUnrolled
       for (int row = 0; row < ROWS; row += 16) {
         const int block = part * kBlocks + row / 16;
@@ -258,7 +260,7 @@ KERNEL(backward, 2) {
         if (!any((bits[0] | bits[1]) & 0x303)) continue;
         active |= 1u << block;
         Logits logits;
-        logits.compute<true>(p, memory, slab, own, pairs, queries, keys, block, row, bits, most);
+        logits.compute<true>(p, memory, slab, own, pairs, queries, right, keys, block, row, bits, most);
         logits.hide(p, labels, segments, block, shown);
         float weights[2][4], d_logits[2][4];
 #pragma unroll
@@ -268,7 +270,7 @@ KERNEL(backward, 2) {
 #pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
-          load_right(b, values, row, step);
+          right.load_columns(b, values, row, step);
           multiply(d_logits[0], d_logits[1], cotangents.get(p, step), b);
         }
 #pragma unroll
@@ -306,7 +308,7 @@ KERNEL(backward, 2) {
         if (HAS_KEY) {
           Block d_scores;
           set(d_scores, d_logits);
-          add_product(d_queries, d_scores, keys, row);
+          add_product(d_queries, d_scores, right, keys, row);
         }
       }
       if (part < kParts - 1) continue;
@@ -320,13 +322,13 @@ KERNEL(backward, 2) {
       const int first = (step - pairs_end) * 2 * kBlocks;
 #pragma unroll 1
       for (int j = 0; j < 2 * kBlocks && (first + j) * 16 < slab.size; j += kAtOnce)
-        add_by_offset(p, memory, slab, own, first + j, stage, j, d_queries);
+        add_by_offset(p, memory, slab, own, right, first + j, stage, j, d_queries);
       if (p.d_encoding == nullptr) continue;
 #pragma unroll 1
-      for (int j = (warp() - first) & 3; j < 2 * kBlocks && (first + j) * 16 < slab.size; j += 4)
+      for (int j = (own_warp - first) & 3; j < 2 * kBlocks && (first + j) * 16 < slab.size; j += 4)
 #pragma unroll 1
         for (int feature = 0; feature < WIDTH; feature += kEncoded)
-          add_to_encodings(p, home, memory, (first + j) * 16, feature, after);
+          add_to_encodings(p, home, memory, right, (first + j) * 16, feature, after);
     }
     is_last = !slabs.advance();
     if (chunks == 0)

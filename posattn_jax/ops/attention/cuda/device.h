@@ -48,6 +48,8 @@ DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mas
 DEVICE uint32_t shuffle_xor(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 DEVICE uint32_t ballot(bool x) { return __ballot_sync(~0u, x); }
 DEVICE bool any(bool x) { return __any_sync(~0u, x); }
+// A number that is computed once: the compiler cannot tell what it is made of, and so keeps it.
+DEVICE int once(int x) { return __shfl_sync(~0u, x, lane()); }
 
 // c += a b, of shapes [16 8], [16 16] and [16 8]; a and b are bfloat16.
 DEVICE void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -201,6 +203,7 @@ DEVICE uint32_t ballot(bool x, lanes::Site site = {}) {
   return block.meet({"ballot", site}, [&](auto& e) { e.words[own] = x; }, finish).bits;
 }
 DEVICE bool any(bool x, lanes::Site site = {}) { return ballot(x, site) != 0; }
+DEVICE int once(int x) { return x; }
 
 DEVICE void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, lanes::Site site = {}) {
   lanes::Block& block = *lanes::running;

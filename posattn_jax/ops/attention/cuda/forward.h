@@ -16,33 +16,36 @@ struct Logits {
   // of reach is read and ignored; with only_pairs the first offset is read there, so that `sums` and `factors` are numbers.
   template <bool only_pairs>
   DEVICE void compute(const Params& p, const Memory& memory, const Slab& slab, const Own& own, const Pairs& pairs,
-                      const Rows& queries, uint8_t* keys, int block, int row, const uint32_t (&bits)[2],
-                      const float (&reference)[2]) {
+                      const Rows& queries, const Right& right, uint8_t* keys, int block, int row,
+                      const uint32_t (&bits)[2], const float (&reference)[2]) {
     float added[2][4];  // after the factor
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        int& at = numbers[t][r];
-        at = pairs.number[r] + slab.number(within(p, block * 16 + 8 * t));
-        if (only_pairs) at = bits[r] >> (8 * t) & 3 ? at : 0;
+        const int more = slab.number(within(p, block * 16 + 8 * t));
+        const bool is_first = only_pairs && !(bits[r] >> (8 * t) & 3);
+        const int at = numbers[t][r] = is_first ? 0 : pairs.number[r] + more;
+        const Score* score = only_pairs ? memory.table + own.scores[r] + at : pairs.score[r] + more;
+        const float* factor = only_pairs ? memory.factor + at : pairs.factor[r] + more;
         ScorePair found = {};
-        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + own.scores[r] + at);
+        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(score);
         const float position[2] = {first(found), second(found)};
 #pragma unroll
         for (int k = 0; k < 2; k++) {
           const int i = 2 * r + k;
           const bool has_addend = HAS_ADDEND && (HAS_FACTOR || !HAS_ENCODING);
           sums[t][i] = HAS_FACTOR ? position[k] : 0.f;
-          factors[t][i] = HAS_FACTOR ? memory.factor[at + k] : p.scale * kLog2E;
-          added[t][i] = (has_addend ? memory.addend[at + k] : HAS_FACTOR ? 0.f : position[k]) - reference[r];
+          factors[t][i] = HAS_FACTOR ? factor[k] : p.scale * kLog2E;
+          const float addend = has_addend ? memory.addend[at + k] : position[k];
+          added[t][i] = has_addend || !HAS_FACTOR ? addend - reference[r] : -reference[r];
         }
       }
     if (HAS_KEY)
 #pragma unroll kUnrolledSteps
       for (int step = 0; step < kSteps; step++) {
         Block b;
-        load_right(b, keys, row, step);
+        right.load_columns(b, keys, row, step);
         multiply(sums[0], sums[1], queries.get(p, step), b);
       }
 #pragma unroll
@@ -70,11 +73,11 @@ struct Logits {
   }
 };
 
-// The bits of 16 keys of a tile, from the thread's first one.
+// The bits of a block of 16 keys.
 DEVICE void bits_of(const uint64_t (&keys)[2], int block, uint32_t (&found)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++)
-    found[r] = (uint32_t(keys[r] >> (block & 2 ? 32 : 0)) >> (block & 1 ? 16 : 0) & 0xffff) >> (2 * (lane() & 3));
+    found[r] = uint32_t(keys[r] >> (block & 2 ? 32 : 0)) >> (block & 1 ? 16 : 0);
 }
 
 DEVICE void segments_of(const Params& p, const Home& home, const Own& own, int32_t (&found)[2]) {
@@ -106,6 +109,7 @@ KERNEL(forward, kSharing) {
   if (home.is_idle(p)) return;
   const Memory memory(p, false);
   const Own own(p, home.tile);
+  const Right right;
   copy_queries(p, home, memory);
   sync_block();
   Rows queries, positional;
@@ -144,7 +148,8 @@ KERNEL(forward, kSharing) {
     int step = -kAhead;
     for (; step < chunks; step++) {
       begin_step(p, memory.stages, step, true, copy);
-      if (step >= 0) fill_table<false>(p, home, slab, memory, own, positional, step, stage_of(memory.stages, step));
+      if (step >= 0)
+        fill_table<false>(p, home, slab, memory, own, positional, right, step, stage_of(memory.stages, step));
     }
     if (HAS_FACTOR) note_tables(p, home, slab, memory, true, false, false);
     for (; step < steps; step++) {
@@ -153,7 +158,7 @@ KERNEL(forward, kSharing) {
       const int part = (step - chunks) % kParts;
       const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
       if (part == 0) {
-        pairs.update(p, home, slab, own, walk, labels);
+        pairs.update(p, home, slab, memory, own, walk, labels);
         walk.advance();
       }
 #pragma unroll kUnrolled
@@ -163,7 +168,7 @@ KERNEL(forward, kSharing) {
         bits_of(pairs.shown, block, bits);
         if (!any((bits[0] | bits[1]) & 0x303)) continue;
         Logits logits;
-        logits.compute<false>(p, memory, slab, own, pairs, queries, keys, block, row, bits, most);
+        logits.compute<false>(p, memory, slab, own, pairs, queries, right, keys, block, row, bits, most);
         logits.hide(p, labels, segments, block, bits);
         auto& x = logits.values;
         const float found[2] = {larger(larger(x[0][0], x[0][1]), larger(x[1][0], x[1][1])),
@@ -192,7 +197,7 @@ KERNEL(forward, kSharing) {
         total[1] += (x[0][2] + x[0][3]) + (x[1][2] + x[1][3]);
         Block weights;
         set(weights, x);
-        add_product(outputs, weights, keys + kPartBytes, row);
+        add_product(outputs, weights, right, keys + kPartBytes, row);
       }
     }
   } while (slabs.advance());

@@ -280,7 +280,7 @@ DEVICE void clear_ends(const Params& p, const Slab& slab, const Memory& memory) 
 // lead a query to no key of the slab are 0.
 template <bool only_pairs>
 DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, const Memory& memory, const Own& own,
-                       const Rows& queries, int chunk, uint8_t* stage) {
+                       const Rows& queries, const Right& right, int chunk, uint8_t* stage) {
   Places low[2], high[2];  // of the offsets that lead a query to a key of the slab
   bool is_inside = true;   // all do, for each query of the tile
 #pragma unroll
@@ -305,7 +305,7 @@ DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, cons
 #pragma unroll
       for (int k = 0; k < kAtOnce; k++) {
         Block b;
-        load_right(b, stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16, step);
+        right.load_columns(b, stage + ((j + k) / kBlocks) * kPartBytes, ((j + k) % kBlocks) * 16, step);
         multiply(scores[k][0], scores[k][1], queries.get(p, step), b);
       }
 #pragma unroll
@@ -340,12 +340,14 @@ DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, cons
 
 // The keys of a tile in reach of a thread's queries, and what it needs to find their scores.
 struct Pairs {
-  uint64_t line[2], reach[2], shown[2];
-  int number[2];  // of the offset from a query to the first of the thread's keys
+  uint64_t line[2], reach[2], shown[2];  // bits of keys; of the last two from the thread's first one
+  int number[2];  // of the offset from a query to that key
+  const Score* score[2];
+  const float* factor[2];
 
   // For each tile of a walk in turn.
-  DEVICE void update(const Params& p, const Home& home, const Slab& slab, const Own& own, const Walk& walk,
-                     const int32_t* labels) {
+  DEVICE void update(const Params& p, const Home& home, const Slab& slab, const Memory& memory, const Own& own,
+                     const Walk& walk, const int32_t* labels) {
     const Place keys = start_of(p, walk);
     uint64_t kept = ~uint64_t(0);
     if (HAS_KEY_MASK) {
@@ -364,8 +366,11 @@ struct Pairs {
     for (int r = 0; r < 2; r++) {
       reach[r] = line[r] & along(p, home, keys, 2, own.at[r].at[2]);
       if (CAUSAL == 1) reach[r] &= not_after(p, keys, own.at[r]);
-      shown[r] = reach[r] & kept;
+      reach[r] >>= 2 * (lane() & 3);
+      shown[r] = reach[r] & kept >> 2 * (lane() & 3);
       number[r] = first - slab.number(own.in[r]) + slab.number(within(p, 2 * (lane() & 3)));
+      score[r] = memory.table + own.scores[r] + number[r];
+      factor[r] = memory.factor + number[r];
     }
   }
 };

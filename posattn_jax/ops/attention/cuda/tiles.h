@@ -297,11 +297,14 @@ DEVICE uint64_t not_after(const Params& p, const Place& keys, const Place& x) {
 DEVICE float number(float x) { return x; }
 DEVICE float number(bf16 x) { return of_bf16(x.bits); }
 
-// The address of 16 bytes, 8 features, of a row, whose planes lie one after the other; neighbouring rows lie in different
-// banks.
-DEVICE uint8_t* chunk_of(uint8_t* tile, int row, int plane, int chunk) {
+// The place in a tile of 16 bytes, 8 features, of a row, whose planes lie one after the other; neighbouring rows lie in
+// different banks.
+DEVICE int place_of_chunk(int row, int plane, int chunk) {
   const int turn = kRowBytes >= 128 ? row & 7 : kRowBytes == 64 ? (row >> 1) & 3 : (row >> 2) & 1;
-  return tile + row * kRowBytes + (((plane * (WIDTH / 8) + chunk) ^ turn) << 4);
+  return row * kRowBytes + (((plane * (WIDTH / 8) + chunk) ^ turn) << 4);
+}
+DEVICE uint8_t* chunk_of(uint8_t* tile, int row, int plane, int chunk) {
+  return tile + place_of_chunk(row, plane, chunk);
 }
 
 struct alignas(16) Chunk {
@@ -475,33 +478,37 @@ struct Block {
   uint32_t planes[PLANES][4];
 };
 
-// The address of a lane's row for a load of 16 x 16: `own` and `chunk` are its row and chunk in the block at row 0 and
-// step 0 of the first plane. Steps and planes move by whole chunks, which, turned, is an exclusive or.
-DEVICE uint8_t* of_lane(uint8_t* tile, int row, int plane, int step, int own, int chunk) {
-  const int at = int(chunk_of(tile, own, 0, chunk) - tile);
-  return tile + (at ^ ((plane * (WIDTH / 8) + 2 * step) << 4)) + row * kRowBytes;
+// The address of a lane's row of a block of 16 x 16, by its place in the block at row 0 and step 0 of the first plane.
+// Steps and planes move by whole chunks, which, turned, is an exclusive or.
+DEVICE uint8_t* of_lane(uint8_t* tile, int row, int plane, int step, int place) {
+  return tile + (place ^ ((plane * (WIDTH / 8) + 2 * step) << 4)) + row * kRowBytes;
 }
 
 // The left factor: 16 rows of a tile, 16 of their features.
 DEVICE void load_left(Block& b, uint8_t* tile, int row, int step) {
 #pragma unroll
   for (int k = 0; k < PLANES; k++)
-    load_matrix(b.planes[k], of_lane(tile, row, k, step, lane() & 15, lane() >> 4));
+    load_matrix(b.planes[k], of_lane(tile, row, k, step, place_of_chunk(lane() & 15, 0, lane() >> 4)));
 }
-// The right factor, with 16 rows of a tile as its columns; the product is over features.
-DEVICE void load_right(Block& b, uint8_t* tile, int row, int step) {
-  const int own = (lane() >> 4) * 8 + (lane() & 7);
+
+// Loads right factors.
+struct Right {
+  int columns, rows;  // the places of the lane's rows
+
+  DEVICE Right()
+      : columns(once(place_of_chunk((lane() >> 4) * 8 + (lane() & 7), 0, (lane() >> 3) & 1))),
+        rows(once(place_of_chunk(((lane() >> 3) & 1) * 8 + (lane() & 7), 0, lane() >> 4))) {}
+  // With 16 rows of a tile as its columns; the product is over features.
+  DEVICE void load_columns(Block& b, uint8_t* tile, int row, int step) const {
 #pragma unroll
-  for (int k = 0; k < PLANES; k++)
-    load_matrix(b.planes[k], of_lane(tile, row, k, step, own, (lane() >> 3) & 1));
-}
-// The right factor, with 16 features as its columns; the product is over 16 rows of a tile.
-DEVICE void load_rows(Block& b, uint8_t* tile, int row, int step) {
-  const int own = ((lane() >> 3) & 1) * 8 + (lane() & 7);
+    for (int k = 0; k < PLANES; k++) load_matrix(b.planes[k], of_lane(tile, row, k, step, columns));
+  }
+  // With 16 features as its columns; the product is over 16 rows of a tile.
+  DEVICE void load_rows(Block& b, uint8_t* tile, int row, int step) const {
 #pragma unroll
-  for (int k = 0; k < PLANES; k++)
-    load_matrix_transposed(b.planes[k], of_lane(tile, row, k, step, own, lane() >> 4));
-}
+    for (int k = 0; k < PLANES; k++) load_matrix_transposed(b.planes[k], of_lane(tile, row, k, step, rows));
+  }
+};
 
 // Adds a product to two neighbouring blocks of 16 x 8. Of a float32's two planes the product of the lesser is left out.
 DEVICE void multiply(float (&c)[4], float (&d)[4], const Block& a, const Block& b) {
@@ -575,11 +582,12 @@ DEVICE void clear(float (&x)[size][4]) {
 }
 // Adds a left factor times 16 rows of a tile to sums of features from `first` on.
 template <int size>
-DEVICE void add_product(float (&sum)[size][4], const Block& a, uint8_t* tile, int row, int first = 0) {
+DEVICE void add_product(float (&sum)[size][4], const Block& a, const Right& right, uint8_t* tile, int row,
+                        int first = 0) {
 #pragma unroll
   for (int step = 0; step < size / 2; step++) {
     Block b;
-    load_rows(b, tile, row, first / 16 + step);
+    right.load_rows(b, tile, row, first / 16 + step);
     multiply(sum[2 * step], sum[2 * step + 1], a, b);
   }
 }
