@@ -121,7 +121,7 @@ class Bert(Composite):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        check_sizes(self, "width", "embedding_dim")
+        check_sizes(self, "vocabulary_size", "width", "embedding_dim")
         check_rates(self, "dropout_rate")
         if self.positions is not None and self.absolute_positions:
             raise ValueError("positions: expected None with absolute_positions=True")

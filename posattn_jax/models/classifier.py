@@ -58,7 +58,7 @@ class Classifier(Composite):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        check_sizes(self, "width", "head_dim")
+        check_sizes(self, "num_classes", "width", "head_dim")
         check_rates(self, "dropout_rate")
         super().__post_init__()
 

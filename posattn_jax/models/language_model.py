@@ -66,7 +66,7 @@ class LanguageModel(Composite):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        check_sizes(self, "width")
+        check_sizes(self, "vocabulary_size", "width")
         check_rates(self, "dropout_rate")
         super().__post_init__()
 

@@ -75,7 +75,7 @@ class EncoderDecoder(Composite):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        check_sizes(self, "width")
+        check_sizes(self, "vocabulary_size", "source_vocabulary_size", "width")
         check_rates(self, "dropout_rate")
         for block in self.decoder_blocks:
             if block.cross is None:

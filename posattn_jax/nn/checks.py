@@ -11,6 +11,7 @@ import jax
 
 from posattn_jax.axes import RelativeEncoding
 from posattn_jax.nn.scores import Extent, Scores
+from posattn_jax.system.errors import is_allowed
 
 # What parts return, by field, where that tells their kinds apart; and for each kind its name and its place.
 RETURNED = {"terms": Scores, "encoding": RelativeEncoding, "span": Extent}
@@ -26,15 +27,15 @@ def check_sizes(module: Any, *names: str) -> None:
     for name in names:
         value = getattr(module, name)
         if value is not None and (not hasattr(value, "__index__") or value < 1):
-            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
 
 
 def check_rates(module: Any, *names: str) -> None:
     """ValueError if one of these fields is not a dropout rate, at least 0 and less than 1; None is allowed."""
     for name in names:
         value = getattr(module, name)
-        if value is not None and not 0 <= value < 1:
-            raise ValueError(f"{name}={value}: expected at least 0 and less than 1")
+        if value is not None and not is_allowed(lambda rate: 0 <= rate < 1, value):
+            raise ValueError(f"{name}={value!r}: expected at least 0 and less than 1")
 
 
 def check_parts(module: Any, *names: str) -> None:

@@ -1,6 +1,7 @@
 """Sinusoidal representation networks (Sitzmann 2020), as functions of their arrays."""
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from jax.nn.initializers import Initializer
 from posattn_jax.axes import Array, Float
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, times
+from posattn_jax.system.errors import is_allowed
 
 SineBias = Literal["zeros", "ckconv"]
 
@@ -52,15 +54,16 @@ def layer_sizes(
     """The sizes of every layer. The bounds are 1 / fan_in, then sqrt(6 / fan_in) / w, and sqrt(3 / fan_in) in the last.
 
     Raises:
-      ValueError: fewer than two layers, a width of less than 1, or a frequency of 0.
+      ValueError: fewer than two layers, a width of less than 1, or a frequency that is 0 or not finite.
     """
-    if num_layers < 2:
-        raise ValueError(f"num_layers={num_layers}: a SIREN has at least 2")
-    if omega == 0 or omega_initial == 0:
-        raise ValueError(f"omega={omega}, omega_initial={omega_initial}: expected other values than 0")
+    if not is_allowed(lambda number: operator.index(number) >= 2, num_layers):
+        raise ValueError(f"num_layers={num_layers!r}: a SIREN has at least 2")
+    for name, value in (("omega", omega), ("omega_initial", omega_initial)):
+        if not is_allowed(lambda omega: 0 < abs(omega) < math.inf, value):
+            raise ValueError(f"{name}={value!r}: expected a finite number other than 0")
     hidden = features if hidden_features is None else hidden_features
-    if hidden < 1:
-        raise ValueError(f"hidden_features={hidden}: expected at least 1")
+    if not is_allowed(lambda size: operator.index(size) >= 1, hidden):
+        raise ValueError(f"hidden_features={hidden!r}: expected at least 1")
     first = LayerSizes(num_inputs, hidden, 1 / num_inputs, omega_initial)
     middle = LayerSizes(hidden, hidden, math.sqrt(6 / hidden) / omega, omega)
     return [first, *[middle] * (num_layers - 2), LayerSizes(hidden, features, math.sqrt(3 / hidden), None)]

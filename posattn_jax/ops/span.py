@@ -22,6 +22,7 @@ from posattn_jax.axes import Array, Bool, Float, Int, Num, RelativeBias, Shape, 
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned, as_array, float32_or_better, minus, times
 from posattn_jax.system.compat import Tracer
+from posattn_jax.system.errors import is_allowed
 
 SpanMode = Literal["multiply", "log_add", "box"]
 Covariance = Literal["diagonal", "log", "full", "precision"]
@@ -63,8 +64,8 @@ def of_precision(inverse_variance: Float[Array, "... p"]) -> Float[Array, "... p
 
 def check_threshold(threshold: float) -> None:
     """ValueError for a threshold that G never reaches."""
-    if threshold >= 1 or math.isnan(threshold):
-        raise ValueError(f"threshold={threshold}: expected less than 1 (0 or less: no mask)")
+    if not is_allowed(lambda threshold: threshold < 1, threshold):
+        raise ValueError(f"threshold={threshold!r}: expected less than 1 (0 or less: no mask)")
 
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
@@ -251,20 +252,20 @@ def box_sigma(
 
 def check_sigma(initial_sigma: float) -> None:
     """ValueError for a Gaussian whose sigma cannot be learned from, or is no width."""
-    if np.ndim(initial_sigma) or not 0 < initial_sigma < math.inf:
-        raise ValueError(f"initial_sigma={initial_sigma}: expected more than 0, one number in units of S - 1")
+    if not is_allowed(lambda sigma: not np.ndim(sigma) and 0 < sigma < math.inf, initial_sigma):
+        raise ValueError(f"initial_sigma={initial_sigma!r}: expected more than 0, one number in units of S - 1")
 
 
 def check_window(initial_width: float, ramp: float = 1.0, edge: float = 0.5, power: float = 1.0) -> None:
     """ValueError for a learned window whose width cannot be learned from, or whose form is none."""
-    if np.ndim(initial_width) or not 0 < initial_width < math.inf:
-        raise ValueError(f"initial_width={initial_width}: expected more than 0, one number in units of S - 1")
-    if not 0 < ramp <= 1:
-        raise ValueError(f"ramp={ramp}: expected a share of the width, more than 0 and at most 1")
-    if not 0 < edge < 1:
-        raise ValueError(f"edge={edge}: expected more than 0 and less than 1")
-    if not 1 <= power < math.inf:
-        raise ValueError(f"power={power}: expected at least 1")
+    if not is_allowed(lambda width: not np.ndim(width) and 0 < width < math.inf, initial_width):
+        raise ValueError(f"initial_width={initial_width!r}: expected more than 0, one number in units of S - 1")
+    if not is_allowed(lambda ramp: 0 < ramp <= 1, ramp):
+        raise ValueError(f"ramp={ramp!r}: expected a share of the width, more than 0 and at most 1")
+    if not is_allowed(lambda edge: 0 < edge < 1, edge):
+        raise ValueError(f"edge={edge!r}: expected more than 0 and less than 1")
+    if not is_allowed(lambda power: 1 <= power < math.inf, power):
+        raise ValueError(f"power={power!r}: expected at least 1")
 
 
 def log_ramp(distance: Float[Array, "..."], ramp: float) -> Float[Array, "..."]:

@@ -120,6 +120,13 @@ def read(folder, tensors):
     return convert.classifier(folder, omega=OMEGA, omega_initial=OMEGA_INITIAL, threshold=THRESHOLD)
 
 
+@pytest.mark.parametrize("field", ["omega", "omega_initial", "threshold"])
+def test_arguments_of_another_kind_are_refused(tmp_path, unchecked, field):
+    safetensors.save_file(state("siren", 2, True), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=f"model.safetensors: {field}='10': expected"):
+        convert.classifier(tmp_path, **{field: "10"})
+
+
 @pytest.mark.parametrize(
     "kind, grid_shape, sigma",
     [("siren", (2, 3), True), slow("siren", (5,), False), slow("baseline", (5,), True), slow("none", (1, 4), True)],

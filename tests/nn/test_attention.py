@@ -259,6 +259,20 @@ def test_encodings_add_up(implementation):
     np.testing.assert_allclose(outputs_of_tables, outputs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"num_heads": "2"}, "num_heads='2': expected a whole number"),
+        ({"num_heads": 2.0}, r"num_heads=2\.0: expected a whole number"),
+        ({"dropout_rate": "half"}, "dropout_rate='half': expected at least 0"),
+    ],
+    ids=str,
+)
+def test_numbers_of_another_kind_are_refused(unchecked, fields, message):
+    with pytest.raises(ValueError, match=message):
+        PositionalSelfAttention(**{"num_heads": 2} | fields)
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="num_heads=3 does not divide the width 8"):
         apply(PositionalSelfAttention(num_heads=3))

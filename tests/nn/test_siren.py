@@ -60,8 +60,17 @@ def test_more_layers():
     assert params["kernel_4"].shape == (16, 16) and params["kernel_5"].shape == (16, 64)
 
 
-@pytest.mark.parametrize("fields, message", [({"num_layers": 1}, "num_layers=1"), ({"bias_init": "ones"}, "bias_init")])
-def test_bad_fields(fields, message):
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"num_layers": 1}, "num_layers=1"),
+        ({"bias_init": "ones"}, "bias_init"),
+        ({"omega": np.nan}, "omega=nan: expected a finite number other than 0"),
+        ({"omega_initial": "10"}, "omega_initial='10': expected a finite number other than 0"),
+    ],
+    ids=str,
+)
+def test_bad_fields(unchecked, fields, message):
     with pytest.raises(Exception, match=message):
         init(**fields)
 

@@ -212,8 +212,10 @@ def test_a_fixed_window_is_known_while_jax_traces(implementation):
         (lambda: RampSpan(ramp=1.5), "ramp=1.5"),
         (lambda: FlatSpan(edge=1.0), "edge=1.0"),
         (lambda: FlatSpan(power=0.5), "power=0.5"),
+        (lambda: FlatSpan(power="8"), "power='8': expected at least 1"),
+        (lambda: GaussianSpan(initial_sigma="wide"), "initial_sigma='wide': expected more than 0"),
     ],
 )
-def test_what_is_no_window(make, message):
+def test_what_is_no_window(unchecked, make, message):
     with pytest.raises(ValueError, match=message):
         make()
