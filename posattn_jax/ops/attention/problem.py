@@ -159,6 +159,8 @@ class Problem:
         given = ("key", "relative_encoding", "relative_bias")
         if all(getattr(self, name) is None for name in (*given, "factors", "pair_scores")):
             raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: expected at least one")
+        if isinstance(self.scale, str) or (isinstance(self.scale, (int, float)) and not math.isfinite(self.scale)):
+            raise ValueError(f"scale={self.scale!r}: expected a finite number")
         if self.relative_bias is not None and self.scaling <= 0:
             given = f"scale={self.scaling:g} is given with relative_bias"
             raise ValueError(f"{given}, which is not scaled: expected more than 0")

@@ -28,6 +28,8 @@ from tests.support.slow import slow
         ({"mask": np.ones((4, 4), bool)}, r"mask has shape \(4, 4\)"),
         ({"mask": np.ones((1, 1, 4, 4))}, "mask has dtype float32"),
         ({"bias": np.ones((2, 2, 4, 3))}, r"bias has shape \(2, 2, 4, 3\)"),
+        ({"scale": float("nan")}, "scale=nan: expected a finite number"),
+        ({"scale": "half"}, "scale='half': expected a finite number"),
         ({"bias": np.ones((1, 1, 4, 4)), "scale": 0.0}, "scale=0 .*bias"),
         ({"bias": np.ones((1, 1, 4, 4)), "scale": -0.5}, "scale=-0.5 .*bias"),
         (
