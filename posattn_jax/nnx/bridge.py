@@ -86,19 +86,9 @@ class Bridged(nnx.Module):
         own = inspect.signature(self.linen_class).parameters
         fields = {name: tuple(each) if isinstance(each, list) else each for name, each in given.items() if name in own}
         check_nnx(**fields)
-        held: dict[str, tuple | None] = {}  # the numbers or names of several; None: one
+        self.fields, self.held = Settings(), Settings()  # `held`: the numbers or names of several parts; None: one
         for name, value in fields.items():
-            if isinstance(value, nnx.Module):
-                held[name] = None
-                setattr(self, name, value)
-            elif isinstance(value, tuple | Mapping):
-                several = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
-                if any(isinstance(each, nnx.Module) for each in several.values()):
-                    held[name] = tuple(several)
-                    for key, each in several.items():
-                        setattr(self, f"{name}_{key}", each)
-        self.fields = Settings({name: value for name, value in fields.items() if name not in held})
-        self.held = Settings(held)
+            self._set(name, value)
         made = {name: each for name, each in given.items() if name not in own and each is not None}
         self.made_with = Settings(made)
         linen = self._linen()
@@ -127,6 +117,33 @@ class Bridged(nnx.Module):
             if name in values:
                 return values[name]
         return getattr(self._linen(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self).get("made_with", ()):
+            raise AttributeError(f"{name}={value!r}: it is made with {name}={self.made_with[name]!r}, which stays")
+        own = inspect.signature(self.linen_class).parameters
+        if not vars(self).get("is_made") or name not in own or isinstance(value, nnx.Variable | Parameters):
+            return super().__setattr__(name, value)
+        check_nnx(**{name: value})
+        self._set(name, tuple(value) if isinstance(value, list) else value)
+
+    def _set(self, name: str, value: Any) -> None:
+        """Sets a field of the Linen module. Parts in it are held as attributes of this module."""
+        fields, held, keys, parts = dict(self.fields), dict(self.held), None, {name: value}
+        if isinstance(value, tuple | Mapping):
+            several = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+            keys, parts = tuple(several), {f"{name}_{key}": each for key, each in several.items()}
+        fields.pop(name, None)
+        for before in (name, *(f"{name}_{key}" for key in held.pop(name, None) or ())):
+            if before in vars(self):
+                delattr(self, before)
+        if any(isinstance(each, nnx.Module) for each in parts.values()):
+            held[name] = keys
+            for attribute, each in parts.items():
+                super().__setattr__(attribute, each)
+        else:
+            fields[name] = value
+        self.fields, self.held = Settings(fields), Settings(held)
 
     def _complete(self, made: dict[str, Any], linen: Any) -> dict[str, Any]:
         """The sizes of a part that is made with sizes."""

@@ -62,7 +62,7 @@ class Tagging(SequenceTask):
         if self._kinds is not None:
             right, ours, theirs = self._spans(predictions, tags, begins_word)
             totals |= {"spans": jnp.stack([jnp.sum(weights * each) for each in (right, ours, theirs)])}
-        return totals["loss"] / jnp.sum(weights) + self.penalty_of(intermediates), totals
+        return totals["loss"] / jnp.maximum(jnp.sum(weights), 1) + self.penalty_of(intermediates), totals
 
     def zero_totals(self) -> Totals:
         """The totals of no examples. "correct" and "count" are counted per tag."""
@@ -70,9 +70,13 @@ class Tagging(SequenceTask):
         return nothing if self._kinds is None else nothing | {"spans": jnp.zeros(3)}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean cross-entropy, accuracy, that of each tag that occurs, "accuracy_DET", ..., and "f1" of spans."""
+        """Mean cross-entropy, accuracy, that of each tag that occurs, "accuracy_DET", ..., and "f1" of spans.
+
+        Without words, all are 0.
+        """
         correct, count = (np.asarray(totals[name], float) for name in ("correct", "count"))
-        figures = {"loss": float(totals["loss"]) / count.sum(), "accuracy": correct.sum() / count.sum()}
+        num_words = max(count.sum(), 1)
+        figures = {"loss": float(totals["loss"]) / num_words, "accuracy": correct.sum() / num_words}
         for name, right, number in zip(self.names, correct, count, strict=True):
             if number:
                 figures[f"accuracy_{name}"] = right / number

@@ -168,6 +168,24 @@ def test_dropout_has_a_stream():
     assert (call(layer, INPUTS) != without).any()
 
 
+def test_a_field_that_is_set_is_that_of_the_next_call():
+    layer, without = make(dropout_rate=0.5, terms=(Content(), LearnedDecay(2))), make()
+    layer.set_attributes(dropout_rate=0.0)
+    layer.terms, layer.scale, layer.span = [Content()], 0.1, GaussianSpan(2)
+    like = make(terms=(Content(),), scale=0.1, span=GaussianSpan(2))
+    assert nnx.to_flat_state(nnx.state(layer, nnx.Param)).paths == nnx.to_flat_state(nnx.state(like, nnx.Param)).paths
+    nnx.update(layer, nnx.state(like, nnx.Param))
+    call = nnx.jit(lambda layer: layer(INPUTS))
+    np.testing.assert_array_equal(call(layer), call(like))
+    layer.span, layer.scale = None, without.scale
+    nnx.update(layer, nnx.state(without, nnx.Param))
+    np.testing.assert_array_equal(call(layer), call(without))
+    with pytest.raises(ValueError, match="span=GaussianSpan.* is a Linen module"):
+        layer.span = posattn_jax.GaussianSpan()
+    with pytest.raises(AttributeError, match="in_features=8: it is made with in_features=4"):
+        layer.in_features = 8
+
+
 def test_intermediates():
     layer = make(terms=(Content(), Positional(LearnedEncoding((2, 3), 2, 2, rngs=nnx.Rngs(0)))), span=GaussianSpan(2))
     outputs, found = nnx.jit(lambda layer: layer(INPUTS, return_weights=True))(layer)

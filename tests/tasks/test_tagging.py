@@ -111,6 +111,16 @@ def test_right_tags_have_an_f1_of_1_and_tags_without_spans_of_0():
         assert task.summarise(totals | {"spans": spans})["f1"] == f1
 
 
+def test_a_batch_of_which_no_token_begins_a_word():
+    """Its loss is 0, and so is its gradient."""
+    task = task_of(CHUNKS)
+    params, batch = made_params(lambda: task.init(jax.random.key(0)), 1.0), batch_of(CHUNKS)
+    batch |= {"targets": jnp.full_like(batch["targets"], -1)}
+    (loss, totals), gradient = jax.jit(jax.value_and_grad(task.loss, has_aux=True))(params, batch)
+    assert loss == 0 and not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    assert task.summarise(totals) == {"loss": 0, "accuracy": 0, "f1": 0}
+
+
 @pytest.mark.slow
 def test_without_positions_every_order_has_the_same_logits():
     """A word's logits depend on which words there are, and not on where they are."""
