@@ -103,8 +103,8 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
             arguments |= {name: dtypes[name]} if name in dtypes else {}
         elif one in given:
             count: Any = given.get(number, 1)
-            if count < 1:
-                raise InputError(f"{path}.{number}={count}: expected at least 1")
+            if type(count) is not int or count < 1:
+                raise InputError(f"{path}.{number}={count!r}: expected a whole number of at least 1")
             arguments[name] = tuple(_built(given[one], f"{path}.{one}", known, dtypes) for _ in range(count))
         elif value is None and name in known and (around is None or _is_needed(field)):
             arguments[name] = known[name]

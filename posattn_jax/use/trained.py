@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.config import experiment
 from posattn_jax.config.names import short
-from posattn_jax.config.parts import set_all
+from posattn_jax.config.parts import build, set_all
 from posattn_jax.config.saved import check_version
 from posattn_jax.data.images import GridImages, ImageSet, Points, arrays, image_files
 from posattn_jax.data.pipeline.data_set import DataSet
@@ -166,10 +166,12 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
 
 
 def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
-    """The config of a run of one of these tasks. Raises InputError if there is no such run."""
+    """The config of a run of one of these tasks. Raises InputError if there is no such run, or it is damaged."""
     saved = config_of_run(workdir)
     check_version(saved, workdir)
     config = ConfigDict(saved)
+    for group in ("train", "mesh"):  # whose fields are read, and built by none of these tasks
+        build(saved.get(group) or {}, group)
     if not issubclass(experiment.task_class(config), tuple(tasks)):
         expected = " or ".join(task.__name__ for task in tasks)
         raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected {expected}")

@@ -207,8 +207,11 @@ def test_bad_calls_are_one_line():
         build(part(WindowSpan), "span")
     with pytest.raises(InputError, match=r'^span.half_span="wide": .*int'):
         build(part(WindowSpan, half_span="wide"), "span")
-    with pytest.raises(InputError, match="^model.num_blocks=0"):
+    with pytest.raises(InputError, match="^model.num_blocks=0: expected a whole number of at least 1$"):
         build(classifier(num_blocks=0), "model", num_classes=5)
+    saved = json.loads(classifier().to_json()) | {"num_blocks": "2"}
+    with pytest.raises(InputError, match="^model.num_blocks='2': "):
+        build(saved, "model", num_classes=5)
     with pytest.raises(InputError, match="span=SirenEncoding: .*Span or None"):
         config = classifier()
         build(change(config, {"block.attention.span": part(SirenEncoding)}), "model", num_classes=5)

@@ -147,6 +147,12 @@ def test_folders_that_are_no_such_run(digits_run, tmp_path):
     write(config | {"model": {}})
     with pytest.raises(InputError, match="earlier version: model has no kind$"):
         told(tmp_path, inputs=["a.png"])
+    write(config | {"train": config["train"] | {"eval_batch_size": 0}})
+    with pytest.raises(InputError, match="eval_batch_size=0: expected at least 1"):
+        told(tmp_path, inputs=["a.png"])
+    write({name: group for name, group in config.items() if name != "mesh"})
+    with pytest.raises(InputError, match="^mesh: expected a part"):
+        told(tmp_path, inputs=["a.png"])
 
 
 def test_sentences(rte_run, capsys, told_at_once):
