@@ -7,7 +7,8 @@ and 14 without a span. Expected validation accuracy of :half: .54 to .55, and .5
 (docs/results/cifar_short_span). Of 32x32 after an hour: .44, and .36 without (docs/results/cifar_short_span_full);
 on an H200 with implementation fused after 1 epoch, in about a minute: .44 (docs/notes.md).
 "" (32x32), :half (16x16, 3 blocks), :quick (8x8, 3 blocks), :tiny (tests); all but the last train for 5 epochs.
-With "half,forms" the sweep compares a ramp without a penalty with windows and with no span.
+With "half,forms" the sweep compares a ramp without a penalty with windows and with no span: 20 and 33 minutes of a core
+for a ramp and no span, .55 to .59 and .56 to .58 (docs/results/cifar_short_span_forms).
 """
 
 from ml_collections import ConfigDict
