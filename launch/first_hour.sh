@@ -80,6 +80,7 @@ images=(--config=configs/image_folder.py --config.data.dir=images --config.data.
 pairs=(--config=configs/translation.py --config.data.dir=pairs --config.data.source=en --config.data.target=de)
 
 step environment "$python" -m venv venv
+[ -x venv/bin/pip ] || exit 1 # the next steps would install into the caller's own
 step install pip install --quiet "$clone"
 step ten_lines ten_lines
 step install_train pip install --quiet "$clone[train]"

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
 
 import pytest
@@ -56,6 +57,15 @@ def test_an_option_that_a_script_does_not_have_is_refused_in_a_line(tmp_path, sc
     assert " ".join(arguments) in result.stderr and not [*tmp_path.iterdir()]
 
 
+@pytest.fixture
+def heeded_ctrl_c():
+    """Commands ignore Ctrl-C where the tests do, as in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_ctrl_c")
 def test_the_first_hour_ends_on_ctrl_c(tmp_path):
     """Also where the step that runs ends by itself, as pip does."""
     make_commands(tmp_path / "bin", python="kill -INT $PPID; exit 1")
@@ -63,6 +73,14 @@ def test_the_first_hour_ends_on_ctrl_c(tmp_path):
     assert result.returncode == 130 and not result.stdout
     assert calls(tmp_path / "bin") == [["python", "-m", "venv", "venv"]]
     assert [path.name for path in (tmp_path / "a folder").iterdir()] == ["environment.txt"]
+
+
+def test_the_first_hour_installs_nothing_without_an_environment(tmp_path):
+    """Nor into the caller's own."""
+    make_commands(tmp_path / "bin", python="exit 1", pip="")
+    result = run("first_hour.sh", tmp_path / "bin", "a folder", cwd=tmp_path, PYTHON=str(tmp_path / "bin" / "python"))
+    assert (result.returncode, result.stdout) == (1, "environment\t0 s\texit code 1\n")
+    assert calls(tmp_path / "bin") == [["python", "-m", "venv", "venv"]]
 
 
 @pytest.fixture
