@@ -14,7 +14,7 @@ from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.biases import check_buckets, decay, over_buckets, slopes
 from posattn_jax.ops.precision import float32_or_better
-from posattn_jax.system.errors import is_allowed
+from posattn_jax.system.errors import check
 
 FASTEST = 64.0  # with a log_a of this or more each query sees itself alone; exp of 89 would be infinite
 
@@ -64,8 +64,7 @@ class LearnedDecay(nn.Module, kw_only=True):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        if not is_allowed(lambda decay: 0 < decay < math.inf, self.initial_decay):
-            raise ValueError(f"initial_decay={self.initial_decay!r}: expected a finite number of more than 0")
+        check("initial_decay", self.initial_decay, lambda x: 0 < x < math.inf, "a finite number of more than 0")
         super().__post_init__()
 
     @nn.compact

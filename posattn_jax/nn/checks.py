@@ -11,7 +11,7 @@ import jax
 
 from posattn_jax.axes import RelativeEncoding
 from posattn_jax.nn.scores import Extent, Scores
-from posattn_jax.system.errors import is_allowed
+from posattn_jax.system.errors import check
 
 # What parts return, by field, where that tells their kinds apart; and for each kind its name and its place.
 RETURNED = {"terms": Scores, "encoding": RelativeEncoding, "span": Extent}
@@ -34,8 +34,8 @@ def check_rates(module: Any, *names: str) -> None:
     """ValueError if one of these fields is not a dropout rate, at least 0 and less than 1; None is allowed."""
     for name in names:
         value = getattr(module, name)
-        if value is not None and not is_allowed(lambda rate: 0 <= rate < 1, value):
-            raise ValueError(f"{name}={value!r}: expected at least 0 and less than 1")
+        if value is not None:
+            check(name, value, lambda x: 0 <= x < 1, "at least 0 and less than 1")
 
 
 def check_parts(module: Any, *names: str) -> None:

@@ -13,7 +13,7 @@ from jax.nn.initializers import Initializer
 from posattn_jax.axes import Array, Float
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, times
-from posattn_jax.system.errors import is_allowed
+from posattn_jax.system.errors import check
 
 SineBias = Literal["zeros", "ckconv"]
 
@@ -56,14 +56,12 @@ def layer_sizes(
     Raises:
       ValueError: fewer than two layers, a width of less than 1, or a frequency that is 0 or not finite.
     """
-    if not is_allowed(lambda number: operator.index(number) >= 2, num_layers):
+    if not hasattr(num_layers, "__index__") or num_layers < 2:
         raise ValueError(f"num_layers={num_layers!r}: a SIREN has at least 2")
     for name, value in (("omega", omega), ("omega_initial", omega_initial)):
-        if not is_allowed(lambda omega: 0 < abs(omega) < math.inf, value):
-            raise ValueError(f"{name}={value!r}: expected a finite number other than 0")
+        check(name, value, lambda x: 0 < abs(x) < math.inf, "a finite number other than 0")
     hidden = features if hidden_features is None else hidden_features
-    if not is_allowed(lambda size: operator.index(size) >= 1, hidden):
-        raise ValueError(f"hidden_features={hidden!r}: expected at least 1")
+    check("hidden_features", hidden, lambda x: operator.index(x) >= 1, "at least 1")
     first = LayerSizes(num_inputs, hidden, 1 / num_inputs, omega_initial)
     middle = LayerSizes(hidden, hidden, math.sqrt(6 / hidden) / omega, omega)
     return [first, *[middle] * (num_layers - 2), LayerSizes(hidden, features, math.sqrt(3 / hidden), None)]

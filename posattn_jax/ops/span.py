@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from posattn_jax.axes import Array, Bool, Float, Int, Num, RelativeBias, Shape, 
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned, as_array, float32_or_better, minus, times
 from posattn_jax.system.compat import Tracer
-from posattn_jax.system.errors import is_allowed
+from posattn_jax.system.errors import check
 
 SpanMode = Literal["multiply", "log_add", "box"]
 Covariance = Literal["diagonal", "log", "full", "precision"]
@@ -36,6 +36,7 @@ BOX_THRESHOLD = math.exp(-0.5)
 FARTHEST = 30.0
 LARGEST_POWER = 1e30  # of a distance: any larger one hides its key as well
 NARROWEST = -60.0  # ln w of no more than this is the query alone
+WIDTH = "more than 0, one number in units of S - 1"
 
 
 def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, num_dims: int) -> None:
@@ -64,8 +65,7 @@ def of_precision(inverse_variance: Float[Array, "... p"]) -> Float[Array, "... p
 
 def check_threshold(threshold: float) -> None:
     """ValueError for a threshold that G never reaches."""
-    if not is_allowed(lambda threshold: threshold < 1, threshold):
-        raise ValueError(f"threshold={threshold!r}: expected less than 1 (0 or less: no mask)")
+    check("threshold", threshold, lambda x: x < 1, "less than 1 (0 or less: no mask)")
 
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
@@ -250,22 +250,21 @@ def box_sigma(
     return jnp.where(is_hidden, jnp.maximum(minus(width, position), SIGMA_FLOOR), width)
 
 
+def _is_width(x: Any) -> bool:
+    return not np.ndim(x) and 0 < x < math.inf
+
+
 def check_sigma(initial_sigma: float) -> None:
     """ValueError for a Gaussian whose sigma cannot be learned from, or is no width."""
-    if not is_allowed(lambda sigma: not np.ndim(sigma) and 0 < sigma < math.inf, initial_sigma):
-        raise ValueError(f"initial_sigma={initial_sigma!r}: expected more than 0, one number in units of S - 1")
+    check("initial_sigma", initial_sigma, _is_width, WIDTH)
 
 
 def check_window(initial_width: float, ramp: float = 1.0, edge: float = 0.5, power: float = 1.0) -> None:
     """ValueError for a learned window whose width cannot be learned from, or whose form is none."""
-    if not is_allowed(lambda width: not np.ndim(width) and 0 < width < math.inf, initial_width):
-        raise ValueError(f"initial_width={initial_width!r}: expected more than 0, one number in units of S - 1")
-    if not is_allowed(lambda ramp: 0 < ramp <= 1, ramp):
-        raise ValueError(f"ramp={ramp!r}: expected a share of the width, more than 0 and at most 1")
-    if not is_allowed(lambda edge: 0 < edge < 1, edge):
-        raise ValueError(f"edge={edge!r}: expected more than 0 and less than 1")
-    if not is_allowed(lambda power: 1 <= power < math.inf, power):
-        raise ValueError(f"power={power!r}: expected at least 1")
+    check("initial_width", initial_width, _is_width, WIDTH)
+    check("ramp", ramp, lambda x: 0 < x <= 1, "a share of the width, more than 0 and at most 1")
+    check("edge", edge, lambda x: 0 < x < 1, "more than 0 and less than 1")
+    check("power", power, lambda x: 1 <= x < math.inf, "at least 1")
 
 
 def log_ramp(distance: Float[Array, "..."], ramp: float) -> Float[Array, "..."]:

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def is_allowed(condition: Callable[[Any], bool], value: Any) -> bool:
-    """Whether a condition holds for a value; False for one that it cannot be asked of, such as a text."""
+def check(name: str, value: Any, is_allowed: Callable[[Any], bool], expected: str) -> None:
+    """ValueError if a value is not allowed, or if that cannot be asked of it: a text is not more than 0."""
     try:
-        return bool(condition(value))
+        allowed = is_allowed(value)
     except TypeError:
-        return False
+        allowed = False
+    if not allowed:
+        raise ValueError(f"{name}={value!r}: expected {expected}")
 
 
 class InputError(ValueError):

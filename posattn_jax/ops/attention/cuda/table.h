@@ -342,8 +342,8 @@ DEVICE void fill_table(const Params& p, const Home& home, const Slab& slab, cons
 struct Pairs {
   uint64_t line[2], reach[2], shown[2];  // bits of keys; of the last two from the thread's first one
   int number[2];  // of the offset from a query to that key
-  const Score* score[2];
-  const float* factor[2];
+  const Score* score[2];   // of that pair, in the table
+  const float* factor[2];  // of that offset
 
   // For each tile of a walk in turn.
   DEVICE void update(const Params& p, const Home& home, const Slab& slab, const Memory& memory, const Own& own,
